@@ -15,7 +15,6 @@ export const RESOURCES = {
   job: 'job',
   member: 'member',
   network_rule: 'network rule',
-  oauth_grant: 'signed-in client',
   operation: 'operation',
   project: 'project',
   rehearsal: 'rehearsal',

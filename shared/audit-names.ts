@@ -23,6 +23,7 @@ export const AUDIT_NAMES = [
   'branch.follow.cut_over',
   'branch.follow.stopped',
   'branch.restored',
+  'branch.recovered',
   'branch.purged',
   'branch.protection.changed',
   'branch.connection_attempts.changed',
@@ -105,6 +106,4 @@ export const AUDIT_NAMES = [
   'trust.created',
   'trust.deleted',
   'trust.token_issued',
-  'oauth_grant.created',
-  'oauth_grant.revoked',
 ] as const;

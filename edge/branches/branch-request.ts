@@ -15,6 +15,7 @@ import {
 import type { Failure } from '../../shared/failures.ts';
 import { ALLOWED_NETWORKS_MAX, BATCH_MAX } from '../../shared/limits.ts';
 import { BRANCH_DATA, type BranchData, KEEP_TABLES_MAX, TableReference } from '../../shared/masking.ts';
+import { type Moment, momentOf } from '../../shared/moment.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { CidrOrMe, OWN_ADDRESS } from '../access/network-rule.ts';
 import type { ProjectRow } from '../database/schema.ts';
@@ -108,17 +109,44 @@ const OF_BRANCH = {
 const keepsOfNone = ({ data, keep_tables }: DataFields) => data === 'none' || keep_tables.length === 0;
 const KEPT_OF_NONE = { message: 'Provide keep_tables with data none, and only then.', path: ['keep_tables'] };
 
+/** A time of the past, in any offset. */
+export const PastTime = z.iso
+  .datetime({ offset: true })
+  .transform((text, context): Moment => {
+    const moment = momentOf(text);
+    if (moment !== null) return moment;
+    context.addIssue({ code: 'custom', message: 'no time' });
+    return z.NEVER;
+  })
+  .meta({
+    description:
+      'The branch has everything that was committed up to this time, to the microsecond, and nothing later. `recoverable` of the project has the times that can be given.',
+    example: '2026-11-23T10:15:00Z',
+  });
+
+const isOfBranchNow = ({ at, snapshot_id, from, on_exists }: SourceFields & AtFields) =>
+  at === undefined || (snapshot_id === undefined && from === undefined && on_exists !== 'return');
+const OF_BRANCH_NOW = {
+  message: 'Provide at without snapshot_id and from, and without on_exists return.',
+  path: ['at'],
+};
+interface AtFields {
+  at?: Moment | undefined;
+  on_exists: string;
+}
+
 const OnExists = z.enum(['fail', 'return', 'reset']).default('fail').meta({
   description:
     'If the project has a branch of this name: `fail` is 409; `return` responds with that branch, if it has the same source; `reset` resets it to the source and gives it the life of the request.',
 });
 
 export const NewBranch = z
-  .strictObject({ branch_name: BranchName, ...choices, on_exists: OnExists })
+  .strictObject({ branch_name: BranchName, ...choices, at: PastTime.optional(), on_exists: OnExists })
   .refine(hasOneLife, ONE_LIFE)
   .refine(hasOneSource, ONE_SOURCE)
   .refine(isOfBranch, OF_BRANCH)
   .refine(keepsOfNone, KEPT_OF_NONE)
+  .refine(isOfBranchNow, OF_BRANCH_NOW)
   .meta({ example: { branch_name: 'checkout-redesign', lifespan: '7d' } });
 
 const NamePrefix = z
@@ -238,6 +266,34 @@ export function choicesOf(
   const attempts = wanted === null ? ok(null) : attemptsWithin(wanted, settings);
   if (!attempts.ok) return attempts;
   return ok({ life: lifeOf(request), leaseSeconds, labels, allow, attempts: attempts.value });
+}
+
+/** The times to which a project, or a branch of it, can be recovered; null: its host keeps no past. */
+export function recoverableOf(
+  { recoverableFrom, createdAt }: { recoverableFrom: Moment | null; createdAt: Date },
+  now: Date,
+): { from: Moment; until: Moment } | null {
+  const until = momentOf(now.toISOString());
+  const since = momentOf(createdAt.toISOString());
+  if (recoverableFrom === null || until === null || since === null) return null;
+  return { from: since > recoverableFrom ? since : recoverableFrom, until };
+}
+
+/**
+ * Whether the branch could be recovered as of the time, as its host has last reported. The host decides.
+ * @returns or VALIDATION_FAILED for a time in the future, TIME_NOT_RECOVERABLE
+ */
+export function checkPastTime(
+  at: Moment | undefined,
+  { recoverableFrom }: { recoverableFrom: Moment | null },
+  { createdAt }: { createdAt: Date },
+  now: Date,
+): Result<null, Failure> {
+  if (at === undefined) return ok(null);
+  if (Date.parse(at) > now.getTime()) return invalid('at', 'The time is in the future.');
+  const window = recoverableOf({ recoverableFrom, createdAt }, now);
+  if (window && at >= window.from) return ok(null);
+  return fail({ code: 'TIME_NOT_RECOVERABLE', fields: window ?? { from: null, until: null } });
 }
 
 /** What a client may choose for new branches. */

@@ -315,6 +315,10 @@ export const BranchDeletion = z
       description:
         'Until when the branch can be restored. Null: the deletion is final, because the branch had a lease, or by `purge`.',
     }),
+    recoverable_until: z.iso.datetime().nullable().meta({
+      description:
+        'After a final deletion: until when its data is in the copies and the log from which the database host recovers other branches. No request recovers this one. Null: the deletion is not final, or the host keeps no past.',
+    }),
   })
   .meta({ id: 'BranchDeletion' });
 
@@ -323,12 +327,17 @@ export const toDeletionResponse = (
   { id, deletedAt }: BranchRow,
   job: { id: string; createdAt: Date },
   restorableUntil: Date | null,
+  { pastHours }: { pastHours: number | null },
 ): z.output<typeof BranchDeletion> => ({
   id,
   status: 'deleted',
   deleted_at: (deletedAt ?? job.createdAt).toISOString(),
   job_id: job.id,
   restorable_until: restorableUntil?.toISOString() ?? null,
+  recoverable_until:
+    restorableUntil === null && pastHours !== null
+      ? new Date(job.createdAt.getTime() + 3_600_000 * pastHours).toISOString()
+      : null,
 });
 
 /**

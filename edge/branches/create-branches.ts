@@ -46,11 +46,13 @@ import {
   DISCARDING,
   dropSource,
   forgetSource,
-  isMade,
+  isMasked,
   makeSource,
   patienceOf,
   preparedInput,
   preparedStatements,
+  RECOVERING,
+  recoveryEvents,
 } from './prepared-source.ts';
 
 type SealedRow = typeof branchCredentials.$inferSelect;
@@ -294,10 +296,20 @@ const undoNew = undoCreation();
  * order"; `docs/architecture.md` explains why the order here differs.
  */
 export const createBranchesJob = saga<'branch.create', Creation>({
-  steps: [[{ name: 'mask', when: isMade, run: mask }], [...BUILDING, COMPARING], ...OPENING, [DISCARDING]],
+  steps: [
+    [RECOVERING],
+    [{ name: 'mask', when: isMasked, run: mask }],
+    [...BUILDING, COMPARING],
+    ...OPENING,
+    [DISCARDING],
+  ],
   patience: patienceOf,
   load: loadCreation,
-  complete: (context, creation, now) => [...activation(context, creation, now), ...forgetSource(context)],
+  complete: (context, creation, now) => [
+    ...activation(context, creation, now),
+    ...recoveryEvents(context, creation.branches[0].branch, areActive(creation), now),
+    ...forgetSource(context),
+  ],
   completed: areActive,
   response: ({ branches }, now, job) => ({
     status: 201,

@@ -2,11 +2,15 @@ import { and, desc, eq, gte, inArray, ne, or, type SQL, sql } from 'drizzle-orm'
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { MASKED_FRESH_SECONDS } from '../../shared/masking.ts';
+import type { Moment } from '../../shared/moment.ts';
+import { ceilingBytes, quotaBytes } from '../../shared/project/storage-quota.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
+import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import type { PreparedSource } from '../database/column-types.ts';
 import { isOpenJob } from '../database/conditions.ts';
 import { type Database, inOneBatch, insertIf, isThere, type Statement } from '../database/database.ts';
 import {
+  auditEvents,
   type BranchRow,
   type JobRow,
   jobs,
@@ -21,14 +25,17 @@ import {
   MaskingIncompleteError,
   OvertakenError,
   type SagaContext,
+  SourceUnsuitableError,
+  TimeNotRecoverableError,
 } from '../jobs/saga.ts';
 import { noPolicy, policyOfVersion, readMasking } from '../masking/policy.ts';
+import { FULL_CONTENT } from './branch.ts';
 import { BUSY_WAIT_MS, type CloneSource } from './clone-source.ts';
 import { newSnapshot } from './snapshot.ts';
 
 /**
- * Sources with other data than the branch that they are of: a snapshot that the host masks or empties before
- * it is cloned. A masked one serves every branch until the policy changes, or it is too old.
+ * Sources with other data than the branch that they are of: a snapshot that the host recovers as of an earlier time, masks or
+ * empties before it is cloned. A masked one of the present serves every branch until the policy changes, or it is too old.
  */
 
 /** The kinds of jobs that can begin with one. */
@@ -38,33 +45,45 @@ type Context = SagaContext<PreparingKind>;
 const preparedOf = (job: Pick<JobRow, 'input'>): PreparedSource | undefined =>
   'prepared' in job.input ? job.input.prepared : undefined;
 
-/** When a job has the steps of this file. */
-export const isMade = (job: JobRow): boolean => preparedOf(job)?.madeBy != null;
-const isCompared = (job: JobRow): boolean => preparedOf(job)?.madeBy === null;
-const isDiscarded = (job: JobRow): boolean => preparedOf(job)?.data === 'none';
+/** Only this job clones it. */
+const isOwn = ({ data, recovery }: PreparedSource): boolean => data !== 'masked' || recovery !== undefined;
 
-/** A job that masks a whole database may take longer than others. */
+/** When a job has the steps of this file. */
+const isMade = (job: JobRow): boolean => preparedOf(job)?.madeBy != null;
+const isRecovered = (job: JobRow): boolean => preparedOf(job)?.recovery !== undefined;
+export const isMasked = (job: JobRow): boolean => isMade(job) && preparedOf(job)?.data !== 'full';
+const isCompared = (job: JobRow): boolean => preparedOf(job)?.madeBy === null;
+const isDiscarded = (job: JobRow): boolean => {
+  const prepared = preparedOf(job);
+  return prepared !== undefined && isOwn(prepared);
+};
+
+/** A job that writes a whole database again may take longer than others. */
 export const patienceOf = (job: JobRow): number => (isMade(job) ? MASKING_WITHIN_MS : ABANDON_AFTER_MS);
 
 /** What a request wants of a branch. */
 export interface WantedData {
   data: BranchRow['data'];
   keepTables: readonly string[];
+  /** Left out: now. */
+  at?: Moment | undefined;
 }
 
 /**
- * The source with the data that a request wants. A branch that is masked already is cloned as it is.
+ * The source with the data that a request wants. A branch that is masked already is cloned as it is; what it had at an earlier
+ * time is not known, so that counts as unmasked.
  * @param version of the masking policy; undefined if there is none
  * @returns or MASKING_INCOMPLETE without a policy
  */
 export function withData(
   branch: BranchRow,
   source: CloneSource,
-  { data, keepTables }: WantedData,
+  { data, keepTables, at }: WantedData,
   version: number | undefined,
   jobId: string,
 ): Result<CloneSource, Failure> {
-  if (data === 'full' || (data === 'masked' && branch.data === 'masked')) return ok(source);
+  if (at === undefined && (data === 'full' || (data === 'masked' && branch.data === 'masked')))
+    return ok(source);
   if (data === 'masked' && version === undefined) return fail(noPolicy());
   const about = {
     snapshotId: crypto.randomUUID(),
@@ -72,12 +91,16 @@ export function withData(
     version: data === 'masked' ? (version ?? null) : null,
     keepTables: [...keepTables],
   };
+  const recovery = at && {
+    at,
+    snapshotId: data === 'full' ? about.snapshotId : crypto.randomUUID(),
+  };
   return ok({
     branchId: branch.id,
     database: snapshotDatabaseName(about.snapshotId),
     snapshot: null,
     content: { data, keepTables: about.keepTables, maskingVersion: about.version, checkedAt: null },
-    prepared: { ...about, madeBy: jobId, branchId: branch.id, of: branch },
+    prepared: { ...about, ...(recovery && { recovery }), madeBy: jobId, branchId: branch.id, of: branch },
   });
 }
 
@@ -94,7 +117,7 @@ const isScheduled = sql`(${snapshots.kind} = 'schedule' and exists (select 1 fro
  */
 export async function shareSource(db: Database, source: CloneSource, now: Date): Promise<CloneSource> {
   const { prepared } = source;
-  if (prepared?.data !== 'masked' || prepared.madeBy === null) return source;
+  if (!prepared || isOwn(prepared) || prepared.madeBy === null) return source;
   const since = new Date(now.getTime() - MASKED_FRESH_SECONDS * 1000);
   const maker = sql<string | null>`(select id from ${jobs} where ${and(isOf(sql`${snapshots.id}`), isOpenJob)}
     and json_extract(${jobs.input}, '$.prepared.madeBy') = ${jobs.id} limit 1)`;
@@ -143,18 +166,29 @@ export function preparedStatements(
   now: Date,
 ): Statement[] {
   if (!prepared || prepared.madeBy !== jobId) return [];
-  const { snapshotId: id, of: branch, data, keepTables, version } = prepared;
-  const content = { data, keepTables, maskingVersion: version, checkedAt: null };
+  const { snapshotId, of: branch, data, keepTables, version, recovery } = prepared;
   const expiresAt = new Date(now.getTime() + MASKED_FRESH_SECONDS * 1000);
-  return [
-    insertIf(db, snapshots, newSnapshot({ id, kind: 'masked', branch, expiresAt, content }, now), condition),
-  ];
+  const masked = {
+    id: snapshotId,
+    kind: 'masked' as const,
+    content: { data, keepTables, maskingVersion: version, checkedAt: null },
+  };
+  const recovered = recovery && {
+    id: recovery.snapshotId,
+    kind: 'recovered' as const,
+    content: FULL_CONTENT,
+  };
+  return [...(recovered ? [recovered] : []), ...(data === 'full' ? [] : [masked])].map((one) =>
+    insertIf(db, snapshots, newSnapshot({ ...one, branch, expiresAt }, now), condition),
+  );
 }
 
 /** What the host is to make of a branch. */
 interface Wanted {
   snapshotId: string;
   branch: BranchRow;
+  /** Left out: the database of the branch. */
+  source?: string | undefined;
   /** The job that makes it: another one with the same call joins it. */
   madeBy: string;
   version: number | null;
@@ -169,7 +203,7 @@ interface Wanted {
  */
 export async function maskOnHost(
   { db, job, settings, callHost }: SagaContext,
-  { snapshotId, branch, madeBy, version, keepTables, unlessSameAs }: Wanted,
+  { snapshotId, branch, source = branch.databaseName, madeBy, version, keepTables, unlessSameAs }: Wanted,
 ): Promise<{ size_bytes: number; taken: boolean }> {
   const { projectId } = job;
   const masking =
@@ -180,7 +214,7 @@ export async function maskOnHost(
     project_id: projectId,
     branch_id: branch.id,
     snapshot_id: snapshotId,
-    source: branch.databaseName,
+    source,
     busy_wait: BUSY_WAIT_MS,
     masking,
     keep_tables: keepTables,
@@ -201,6 +235,38 @@ const sourceBranch = (db: Database, { branchId }: PreparedSource) =>
     .from(projectBranches)
     .where(and(eq(projectBranches.id, branchId), ne(projectBranches.status, 'deleted')));
 
+/** Sessions that copy the rows of what is recovered. */
+const RECOVERY_JOBS = 2;
+
+/**
+ * Has the host recover the branch as of an earlier time, unless it has done so.
+ * @throws TimeNotRecoverableError, SourceUnsuitableError
+ */
+async function recoverSource({ db, job, callHost }: Context): Promise<void> {
+  const prepared = preparedOf(job);
+  if (!prepared?.recovery) throw new Error(`job ${job.id} recovers nothing`);
+  const { at, snapshotId } = prepared.recovery;
+  const [[branch], [project]] = await db.batch([
+    sourceBranch(db, prepared),
+    db.select().from(projects).where(eq(projects.id, job.projectId)),
+  ]);
+  if (!branch || !project) throw new OvertakenError();
+  const { recovered, window, findings } = await callHost('past.recover', {
+    job_id: job.id,
+    project_id: job.projectId,
+    branch_id: branch.id,
+    snapshot_id: snapshotId,
+    at,
+    // As much as the branch itself may have.
+    room_bytes: ceilingBytes(quotaBytes(project.storageQuotaGib)),
+    jobs: RECOVERY_JOBS,
+  });
+  if (recovered) return;
+  const [finding] = findings.filter(({ severity }) => severity === 'error');
+  if (finding) throw new SourceUnsuitableError(finding.message);
+  throw new TimeNotRecoverableError(window);
+}
+
 /**
  * Makes the snapshot, unless it is there.
  * @returns when its values had been compared
@@ -209,15 +275,16 @@ export async function makeSource(context: Context): Promise<Date> {
   const { db, job } = context;
   const prepared = preparedOf(job);
   if (!prepared?.madeBy) throw new Error(`job ${job.id} makes no source`);
-  const { snapshotId, madeBy, version, keepTables } = prepared;
+  const { snapshotId, madeBy, version, keepTables, recovery } = prepared;
+  const source = recovery && snapshotDatabaseName(recovery.snapshotId);
   const [known] = await db.select().from(snapshots).where(eq(snapshots.id, snapshotId));
   if (known?.status === 'ready' && known.checkedAt) return known.checkedAt;
   const [branch] = await sourceBranch(db, prepared);
   if (!branch) throw new OvertakenError();
-  const { size_bytes } = await maskOnHost(context, { snapshotId, branch, madeBy, version, keepTables });
+  const wanted = { snapshotId, branch, source, madeBy, version, keepTables };
+  const { size_bytes } = await maskOnHost(context, wanted);
   const now = new Date();
-  // An emptied one is for this job only.
-  const status = prepared.data === 'masked' ? 'ready' : 'making';
+  const status = isOwn(prepared) ? 'making' : 'ready';
   await inOneBatch(db, [
     db
       .update(snapshots)
@@ -268,20 +335,26 @@ const NOT_COMPARED: ReadonlySet<string> = new Set([
 const isShared = (snapshotId: string, jobId: string): SQL =>
   isThere(jobs, and(isOf(snapshotId), isOpenJob, ne(jobs.id, jobId)));
 
-/** Drops the snapshot on the host, if nobody else needs it. */
-export async function dropSource({ db, job, callHost }: Context): Promise<void> {
+const dropOnHost = ({ job, callHost }: Context, snapshot_id: string) =>
+  callHost('snapshot.drop', { project_id: job.projectId, snapshot_id });
+
+/** Drops the snapshots on the host, if nobody else needs them. */
+export async function dropSource(context: Context): Promise<void> {
+  const { db, job } = context;
   const prepared = preparedOf(job);
   if (!prepared?.madeBy) return;
-  const { snapshotId } = prepared;
+  const { snapshotId, recovery } = prepared;
+  if (recovery && recovery.snapshotId !== snapshotId) await dropOnHost(context, recovery.snapshotId);
   const isKept = isThere(snapshots, and(eq(snapshots.id, snapshotId), eq(snapshots.status, 'ready')));
   const [found] = await db
     .select({ needed: sql<number>`${isKept} or ${isShared(snapshotId, job.id)}` })
     .from(sql`(select 1)`);
   if (found?.needed) return;
-  await callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: snapshotId });
+  await dropOnHost(context, snapshotId);
 }
 
-/** Steps of a job that begins with such a source, beside the one that makes it. */
+/** Steps of a job that begins with such a source, beside the one that masks it. */
+export const RECOVERING = { name: 'recover', when: isRecovered, run: recoverSource };
 export const COMPARING = { name: 'compare', when: isCompared, run: compareSource };
 export const DISCARDING = { name: 'discard', when: isDiscarded, run: dropSource };
 
@@ -289,6 +362,27 @@ export const DISCARDING = { name: 'discard', when: isDiscarded, run: dropSource 
 export function forgetSource({ db, job }: Pick<Context, 'db' | 'job'>): Statement[] {
   const prepared = preparedOf(job);
   if (!prepared?.madeBy) return [];
-  const thisOne = and(eq(snapshots.id, prepared.snapshotId), eq(snapshots.status, 'making'));
-  return [db.delete(snapshots).where(and(thisOne, sql`not ${isShared(prepared.snapshotId, job.id)}`))];
+  const { snapshotId, recovery } = prepared;
+  const thisOne = and(eq(snapshots.id, snapshotId), eq(snapshots.status, 'making'));
+  return [
+    db.delete(snapshots).where(and(thisOne, sql`not ${isShared(snapshotId, job.id)}`)),
+    ...(recovery ? [db.delete(snapshots).where(eq(snapshots.id, recovery.snapshotId))] : []),
+  ];
+}
+
+/** What a job has recovered, for the audit log. @param isDone that the job took effect */
+export function recoveryEvents(
+  { db, job }: Pick<Context, 'db' | 'job'>,
+  { id, branchName, projectId }: Pick<BranchRow, 'id' | 'branchName' | 'projectId'>,
+  isDone: SQL,
+  now: Date,
+): Statement[] {
+  const { branchId, recovery } = preparedOf(job) ?? {};
+  if (!recovery) return [];
+  const metadata = { branch_name: branchName, source_branch_id: branchId, at: recovery.at };
+  const about = { id: recovery.snapshotId, projectId, branchId: id, metadata };
+  return [
+    insertIf(db, auditEvents, auditEvent('branch.recovered', job.input.actor, about, now), isDone),
+    inTenantOfProject(db, projectId, [about.id]),
+  ];
 }

@@ -28,11 +28,13 @@ import {
   DISCARDING,
   dropSource,
   forgetSource,
-  isMade,
+  isMasked,
   makeSource,
   patienceOf,
   preparedInput,
   preparedStatements,
+  RECOVERING,
+  recoveryEvents,
 } from './prepared-source.ts';
 import { newSnapshot } from './snapshot.ts';
 
@@ -136,10 +138,11 @@ const contentAfter = (content: JobOf<'branch.reset'>['input']['content']): Branc
  */
 export const resetBranchJob = saga<'branch.reset', Reset>({
   steps: [
+    [RECOVERING],
     [
       {
         name: 'mask',
-        when: isMade,
+        when: isMasked,
         run: async (context, subject) => {
           subject.content.checkedAt = await makeSource(context);
         },
@@ -202,6 +205,7 @@ export const resetBranchJob = saga<'branch.reset', Reset>({
         sql`true`,
       ),
       inTenantOfProject(db, branch.projectId, [job.id]),
+      ...recoveryEvents({ db, job }, branch, sql`true`, now),
       ...(left?.kept ? [keepSafety(db, safety.id, left, now)] : []),
       db
         .update(projectBranches)

@@ -60,7 +60,7 @@ export const toSnapshotResponse = (row: SnapshotRow): z.output<typeof Snapshot> 
   id: row.id,
   name: row.name,
   branch_id: row.branchId,
-  kind: row.kind === 'deleted' ? 'safety' : row.kind,
+  kind: row.kind === 'deleted' || row.kind === 'recovered' ? 'safety' : row.kind,
   independent: row.independent,
   size_bytes: row.sizeBytes,
   own_bytes: row.ownBytes,

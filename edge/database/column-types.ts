@@ -3,6 +3,7 @@ import type { BranchBlock } from '../../shared/block.ts';
 import type { Life } from '../../shared/branch/lifespan.ts';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import { BRANCH_DATA, type BranchData } from '../../shared/masking.ts';
+import type { Moment } from '../../shared/moment.ts';
 import type { JobKind } from '../../shared/project/job.ts';
 import { DURABILITIES, SYNC_STATES } from '../../shared/protocol/durability.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
@@ -57,17 +58,19 @@ export interface BranchContent {
   checkedAt: Date | null;
 }
 
-/** The snapshot with other data that a job clones. */
+/** The snapshot with other data, or of another time, that a job clones. */
 export interface PreparedSource {
   snapshotId: string;
   /** The job that makes it; null: it is there, and the policy is only compared with the branch. */
   madeBy: string | null;
   /** The branch that it is of. */
   branchId: string;
-  data: Exclude<BranchData, 'full'>;
+  data: BranchData;
   /** Of the policy; null for `none`. */
   version: number | null;
   keepTables: string[];
+  /** The branch at an earlier time, in a snapshot of its own, unless the data is `full`. Left out: as it is now. */
+  recovery?: { at: Moment; snapshotId: string };
 }
 
 /** What a project follows: `stopped` continues after `resume`, the others from `cut_over` on are over. */
@@ -223,10 +226,10 @@ export interface KeptRule {
 export const KEY_PERMISSIONS = ['data.full'] as const;
 export type KeyPermission = (typeof KEY_PERMISSIONS)[number];
 
-/** A caller that is no person: an API key, a workload whose ID token a trust accepted, or a client that a person signed in. */
+/** A caller that is no person: an API key, or a workload whose ID token a trust accepted. */
 export interface Machine {
-  type: 'key' | 'workload' | 'grant';
-  /** ID of the key, of the trust or of the grant. */
+  type: 'key' | 'workload';
+  /** ID of the key or of the trust. */
   id: string;
 }
 

@@ -119,6 +119,8 @@ const UNDESCRIBED = {
   spares: null,
   last_backup_at: null,
   last_archived_at: null,
+  recoverable_from: null,
+  past_hours: null,
   certificate_names: null,
 };
 

@@ -8,6 +8,7 @@ import {
   type HostFailureCode,
 } from '../../shared/protocol/host-failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
+import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { type Database, type Statement, withoutValues } from '../database/database.ts';
 import type { JobOf } from '../database/schema.ts';
 import { type CallHost, failureOfOwnCall, HostCallError } from '../hosts/host-client.ts';
@@ -141,6 +142,19 @@ export class MaskingIncompleteError extends Error {
   }
 }
 
+const UNRECOVERABLE = 'TIME_NOT_RECOVERABLE';
+
+/** The times that a host can recover; nulls: none. */
+export type RecoveryWindow = MethodResult<'past.recover'>['window'];
+
+/** The time of a recovery is outside of what the host keeps, so nothing was made. */
+export class TimeNotRecoverableError extends Error {
+  constructor(window: RecoveryWindow) {
+    super(JSON.stringify(window));
+    this.name = 'TimeNotRecoverableError';
+  }
+}
+
 const UNSUITABLE = 'SOURCE_UNSUITABLE';
 /** A client has cancelled the job. */
 export const CANCELLED = 'JOB_CANCELLED';
@@ -176,10 +190,21 @@ export const MASKING_WITHIN_MS = 6 * 3_600_000;
 
 const isHostFailure = (code: string): code is HostFailureCode => Object.hasOwn(HOST_FAILURES, code);
 
+/** The one reason that a job stores, in the form of those that a check of a source lists. */
+const unsuitable = (message: string): SourceFinding => ({
+  problem: 'schema',
+  severity: 'error',
+  path: '',
+  message,
+  object: null,
+  statement: null,
+});
+
 /** The failure as the API reports it. */
 export function publicFailure({ code, message }: JobError): Failure {
   if (code === INCOMPLETE) return maskingFailure(message);
-  if (code === UNSUITABLE) return { code, fields: { message } };
+  if (code === UNRECOVERABLE) return { code, fields: JSON.parse(message) };
+  if (code === UNSUITABLE) return { code, fields: { message, details: [unsuitable(message)] } };
   if (code === CANCELLED) return { code };
   if (code === OVERTAKEN) return { code: 'NOT_FOUND', reason: message };
   return failureOfOwnCall({ code: isHostFailure(code) ? code : 'INTERNAL', message });
@@ -189,7 +214,7 @@ export function publicFailure({ code, message }: JobError): Failure {
 export function failureClass(error: unknown): HostFailureClass {
   if (error instanceof HostCallError) return HOST_FAILURES[error.code];
   if (error instanceof MaskingIncompleteError || error instanceof SourceUnsuitableError) return 'refused';
-  if (error instanceof JobCancelledError) return 'refused';
+  if (error instanceof JobCancelledError || error instanceof TimeNotRecoverableError) return 'refused';
   return error instanceof OvertakenError || error instanceof HostLostError ? 'permanent' : 'transient';
 }
 
@@ -197,6 +222,7 @@ export function jobError(error: unknown): JobError {
   const message = error instanceof Error ? withoutValues(error).message : 'unknown error';
   if (error instanceof HostCallError) return { code: error.code, message };
   if (error instanceof MaskingIncompleteError) return { code: INCOMPLETE, message };
+  if (error instanceof TimeNotRecoverableError) return { code: UNRECOVERABLE, message };
   if (error instanceof SourceUnsuitableError) return { code: UNSUITABLE, message };
   if (error instanceof JobCancelledError) return { code: CANCELLED, message };
   if (error instanceof HostLostError) return { code: 'HOST_UNAVAILABLE', message };
@@ -205,7 +231,7 @@ export function jobError(error: unknown): JobError {
 
 /** Whether the host refused the job: nothing was made permanently, so no record stays. */
 export const wasRefused = ({ code }: JobError): boolean =>
-  code === INCOMPLETE || (isHostFailure(code) && HOST_FAILURES[code] === 'refused');
+  code === INCOMPLETE || code === UNRECOVERABLE || (isHostFailure(code) && HOST_FAILURES[code] === 'refused');
 
 const RETRY_FIRST_MS = 250;
 /**

@@ -273,6 +273,8 @@ export const createProjectJob = saga<'project.create', ProjectCreation>({
         hostName,
         region,
         sync: 'off',
+        recoverableFrom: null,
+        pastHours: null,
         branchCount: 1,
         leasedBranchCount: 0,
         nextSlotAt: null,

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { maxSlugLength } from '../../shared/branch/database-name.ts';
 import { AUTOMATIC, SnapshotSchedule, Spares, SparesState } from '../../shared/branch/snapshot.ts';
+import { Moment } from '../../shared/moment.ts';
 import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import { StorageStateField } from '../../shared/project/storage-quota.ts';
 import { DURABILITIES, SYNC_STATES } from '../../shared/protocol/durability.ts';
@@ -89,6 +90,14 @@ export const ProjectDetails = Project.extend({
       'The spares of its snapshots that are ready, of those that were asked for. Null: no number was asked for.',
     example: null,
   }),
+  recoverable: z
+    .strictObject({ from: Moment, until: Moment })
+    .nullable()
+    .meta({
+      description:
+        'The times as of which its branches can be recovered, those from after the creation of each. Null: its database host keeps no past.',
+      example: { from: '2026-11-22T10:15:00.000000Z', until: '2026-11-23T10:15:00.000000Z' },
+    }),
 }).meta({ id: 'ProjectDetails' });
 
 const SameName = {

@@ -2,9 +2,9 @@ import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { BranchName } from '../../shared/branch/branch-name.ts';
 import { lifeOf, TtlSeconds } from '../../shared/branch/lifespan.ts';
-import { Branch, BranchReset, checkResetTo, toResetResponse } from '../branches/branch.ts';
+import { Branch, BranchReset, checkResetTo, FULL_CONTENT, toResetResponse } from '../branches/branch.ts';
 import { knownBranchesOf } from '../branches/branch-reference.ts';
-import { checkDatabaseNames } from '../branches/branch-request.ts';
+import { checkDatabaseNames, checkPastTime, PastTime } from '../branches/branch-request.ts';
 import { checkConfirmation } from '../branches/branch-settings.ts';
 import { ofBranch, ofSnapshot } from '../branches/clone-source.ts';
 import { withData } from '../branches/prepared-source.ts';
@@ -41,18 +41,24 @@ const tags = ['Branches'];
 const router = operations();
 
 const PARENT = 'parent';
+const TIME = 'time';
 
 const Reset = z
   .strictObject({
-    to: z.union([z.literal(PARENT), z.uuid().toLowerCase()]).meta({
+    to: z.union([z.literal(PARENT), z.literal(TIME), z.uuid().toLowerCase()]).meta({
       description:
-        '`parent`: what the branch was cloned from, as it is now, masked or emptied as before; or the id of a snapshot.',
+        '`parent`: what the branch was cloned from, as it is now, masked or emptied as before; `time`: what the branch itself had `at` that time; or the id of a snapshot.',
       example: PARENT,
     }),
+    at: PastTime.optional(),
     ttl_seconds: TtlSeconds.optional().meta({
       description: 'Also gives the branch a new life, counted from now.',
     }),
     confirm: Confirm,
+  })
+  .refine(({ to, at }) => (to === TIME) === (at !== undefined), {
+    message: 'Provide at with to time, and only then.',
+    path: ['at'],
   })
   .meta({ example: { to: PARENT } });
 
@@ -69,7 +75,7 @@ router.openapi(
     operationId: 'resetBranch',
     method: 'post',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/reset',
-    summary: 'Reset a branch to its parent or to a snapshot',
+    summary: 'Reset a branch to its parent, to a snapshot or to an earlier time',
     description:
       'Its id, name, connection URLs, passwords and rules stay. Its sessions end. What it held before is kept as a snapshot of the kind `safety` for 24 hours.',
     tags,
@@ -86,38 +92,40 @@ router.openapi(
       'SOURCE_BUSY',
       'SOURCE_NOT_ACTIVE',
       'MASKING_INCOMPLETE',
+      'TIME_NOT_RECOVERABLE',
+      'SOURCE_UNSUITABLE',
       ...HOST_WORK_FAILURES,
     ],
   }),
   async (c) => {
     const params = c.req.valid('param');
-    const { to, ttl_seconds, confirm } = c.req.valid('json');
+    const { to, at, ttl_seconds, confirm } = c.req.valid('json');
     const { prefer, 'idempotency-key': key } = c.req.valid('header');
-    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, { to, ttl_seconds });
+    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, { to, at, ttl_seconds });
     const { principal } = c.var;
-    const [project, branch, uses, snapshots] = await inBranch(c, params, (db) => [
+    const [project, branch, uses, snapshots, [policy]] = await inBranch(c, params, (db) => [
       recordedUses(db, keyUse, new Date()),
-      cloneableSnapshot(db, params.project_id, to === PARENT ? '' : to, principal),
+      cloneableSnapshot(db, params.project_id, to === PARENT || to === TIME ? '' : to, principal),
+      currentVersion(db, params.project_id),
     ]);
     const replayed = replay(c, uses, keyUse);
     if (replayed) return c.json(toResetResponse(replayed.body), 200);
     unwrap(checkConfirmation(branch, confirm));
-    const [[parent], [policy]] =
+    unwrap(checkPastTime(at, project, branch, new Date()));
+    const parents =
       to === PARENT && branch.parentBranchId !== null
-        ? await databaseOf(c).batch([
-            databaseOf(c)
-              .select()
-              .from(projectBranches)
-              .where(
-                and(knownBranchesOf(project.id, principal), eq(projectBranches.id, branch.parentBranchId)),
-              ),
-            currentVersion(databaseOf(c), project.id),
-          ])
-        : [[], []];
-    if (to === PARENT && !parent) throw new ApiError('SOURCE_NOT_ACTIVE');
+        ? await databaseOf(c)
+            .select()
+            .from(projectBranches)
+            .where(and(knownBranchesOf(project.id, principal), eq(projectBranches.id, branch.parentBranchId)))
+        : [];
+    const [origin] = to === TIME ? [branch] : parents;
+    if (to === PARENT && !origin) throw new ApiError('SOURCE_NOT_ACTIVE');
     const jobId = crypto.randomUUID();
-    const source = parent
-      ? unwrap(withData(parent, ofBranch(parent), branch, policy?.version, jobId))
+    // What was emptied would be emptied of what its users have written since.
+    const { data, keepTables } = to === TIME && branch.data === 'none' ? FULL_CONTENT : branch;
+    const source = origin
+      ? unwrap(withData(origin, ofBranch(origin), { data, keepTables, at }, policy?.version, jobId))
       : ofSnapshot(found(snapshots), true);
     requireData(c, project, source.content);
     unwrap(checkResetTo(project, branch, source.content));

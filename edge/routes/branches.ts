@@ -4,6 +4,7 @@ import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import { LabelFilter } from '../../shared/branch/labels.ts';
 import { LeaseSeconds } from '../../shared/branch/lease.ts';
 import { lifeOf } from '../../shared/branch/lifespan.ts';
+import type { Moment } from '../../shared/moment.ts';
 import { Credentials, type CredentialsView } from '../access/credentials.ts';
 import { creatorNetwork } from '../access/network-rule.ts';
 import type { Principal } from '../authentication/principal.ts';
@@ -24,6 +25,7 @@ import {
   attemptsWithin,
   BranchChange,
   checkDatabaseNames,
+  checkPastTime,
   choicesOf,
   NewBatch,
   NewBranch,
@@ -264,7 +266,7 @@ router.openapi(
       unwrap(checkPurgeable(c.var.principal, deletedBranch, snapshot));
       const deletion = { snapshot, hostId: project.hostId, actor: actorOf(c) };
       const job = unwrap(await coordinatorOf(c.env, projectId).deleteSnapshot(deletion));
-      return c.json(toDeletionResponse(deletedBranch, job, null), 202);
+      return c.json(toDeletionResponse(deletedBranch, job, null, project), 202);
     }
     const branch = found(branches);
     const deleted = await coordinatorOf(c.env, project.id).deleteBranch({
@@ -276,7 +278,7 @@ router.openapi(
       purge,
     });
     const { job, restorableUntil } = unwrap(deleted);
-    return c.json(toDeletionResponse(branch, job, restorableUntil), 202);
+    return c.json(toDeletionResponse(branch, job, restorableUntil, project), 202);
   },
 );
 
@@ -306,6 +308,8 @@ const FAILURES = [
   'SOURCE_NOT_ACTIVE',
   'MASKING_INCOMPLETE',
   'NO_SNAPSHOT',
+  'TIME_NOT_RECOVERABLE',
+  'SOURCE_UNSUITABLE',
   'BRANCH_PROTECTED',
   'BRANCH_LIMIT_REACHED',
   'CONNECTION_ATTEMPTS_ABOVE_MAX',
@@ -318,7 +322,7 @@ interface Wanted {
   isBatch: boolean;
   names: string[];
   onExists: BranchRequest['onExists'];
-  body: Omit<z.output<typeof NewBranch>, 'branch_name' | 'on_exists'>;
+  body: Omit<z.output<typeof NewBranch>, 'branch_name' | 'on_exists' | 'at'> & { at?: Moment | undefined };
 }
 
 /** The login of the URLs that the request includes. */
@@ -353,8 +357,9 @@ async function created(c: AppContext, wanted: Wanted, prefer: number, key: strin
   unwrap(checkDatabaseNames(project, names));
   const jobId = crypto.randomUUID();
   const found = unwrap(source(branches, snapshots));
-  const wantedData = { data: body.data, keepTables: body.keep_tables };
+  const wantedData = { data: body.data, keepTables: body.keep_tables, at: body.at };
   const [branch] = branches;
+  if (branch) unwrap(checkPastTime(body.at, project, branch, new Date()));
   const prepared = branch ? unwrap(withData(branch, found, wantedData, policy?.version, jobId)) : found;
   requireData(c, project, prepared.content);
   const outcome = await coordinatorOf(c.env, projectId).createBranches(

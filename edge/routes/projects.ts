@@ -15,7 +15,7 @@ import {
   StorageQuotaGib,
 } from '../../shared/project/storage-quota.ts';
 import { DURABILITIES } from '../../shared/protocol/durability.ts';
-import { attemptsWithin } from '../branches/branch-request.ts';
+import { attemptsWithin, recoverableOf } from '../branches/branch-request.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Database } from '../database/database.ts';
 import { hosts, projects, snapshots } from '../database/schema.ts';
@@ -227,6 +227,7 @@ async function changed(c: AppContext, projectId: string, request: z.output<typeo
   const isAsking = current.spares === null && (await snapshotsWithSpares(primaryOf(c), projectId)).length > 0;
   const notes = {
     spares_state: await sparesState(c.env, current, isAsking),
+    recoverable: recoverableOf(project, new Date()),
     ...(warnings.length > 0 && { warning: warnings.join(' ') }),
     ...(passwords?.rotated !== undefined && { credentials_rotated: passwords.rotated }),
   };
@@ -421,7 +422,8 @@ router.openapi(
     const { project_id: projectId } = c.req.valid('param');
     const [project, asking] = await inProject(c, projectId, (db) => [snapshotsWithSpares(db, projectId)]);
     const spares_state = await sparesState(c.env, project, asking.length > 0);
-    return c.json({ ...toProjectResponse(project), spares_state }, 200);
+    const recoverable = recoverableOf(project, new Date());
+    return c.json({ ...toProjectResponse(project), spares_state, recoverable }, 200);
   },
 );
 

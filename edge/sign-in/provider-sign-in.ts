@@ -83,8 +83,7 @@ async function signInByProvider(context: SignInContext, tokens: Tokens): Promise
 }
 
 /** The path is stored in a cookie, which browsers limit to 4,096 bytes. */
-const LENGTH_MAX = 2048;
-const bytesOf = (path: string) => new TextEncoder().encode(JSON.stringify(path)).length;
+const LENGTH_MAX = 512;
 
 /**
  * Browsers remove tabs and line breaks from addresses and read `\` as `/`, so these could begin a host name.
@@ -108,7 +107,7 @@ function isReturnPath(text: string): boolean {
 /** The path where a client continues after the sign-in, on its own origin. */
 export const ReturnTo = z
   .string()
-  .refine((path) => bytesOf(path) <= LENGTH_MAX, `Expected at most ${LENGTH_MAX} bytes`)
+  .max(LENGTH_MAX)
   .refine(isReturnPath, 'Expected a path on this origin, without a host or control characters')
   .meta({
     description:

@@ -2,6 +2,7 @@ import { and, eq, exists, getTableColumns, ne, or, type SQL, sql } from 'drizzle
 import type { BatchResponse } from 'drizzle-orm/batch';
 import { type BranchStatus, COUNTED_STATUSES, USED_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { Failure } from '../../shared/failures.ts';
+import type { Moment } from '../../shared/moment.ts';
 import type { SyncState } from '../../shared/protocol/durability.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
@@ -80,6 +81,13 @@ const hold = sql<BranchRow['hold']>`(select max(hold) from ${projectBranches} ${
 /** With a name of its own, because a batch on D1 returns only one of two columns with the same name. */
 const hostName = sql<string>`${hosts.name}`.as('host_name');
 
+/** The earliest time to which its host can recover, as last reported; a move and the project itself may be younger. */
+const recoverableFrom = sql<Moment | null>`json_extract(${hosts.description}, '$.recoverable_from')`.as(
+  'recoverable_from',
+);
+
+const pastHours = sql<number | null>`json_extract(${hosts.description}, '$.past_hours')`.as('past_hours');
+
 /** Projects with everything that a response shows. */
 export const projectViews = (db: Database) =>
   db
@@ -88,6 +96,8 @@ export const projectViews = (db: Database) =>
       hostName,
       region: hosts.region,
       sync: hosts.sync,
+      recoverableFrom,
+      pastHours,
       branchCount,
       leasedBranchCount,
       nextSlotAt,
@@ -189,6 +199,9 @@ export type ProjectView = ProjectRow & {
   hostName: string;
   region: string | null;
   sync: SyncState;
+  recoverableFrom: Moment | null;
+  /** For which its host keeps what was deleted; null: it keeps no past. */
+  pastHours: number | null;
   branchCount: number;
   leasedBranchCount: number;
   nextSlotAt: Date | null;

@@ -7,8 +7,11 @@ import { SPARES_WAITS, type SparesWait } from './spares-wait.ts';
  */
 export const SNAPSHOT_KINDS = ['manual', 'schedule', 'safety', 'masked', 'checkpoint'] as const;
 
-/** `deleted`: the database of a deleted branch, which is kept for a while and is no snapshot to its users. */
-export const KEPT_KINDS = [...SNAPSHOT_KINDS, 'deleted'] as const;
+/**
+ * Those that are no snapshots to users. `deleted`: the database of a deleted branch, which is kept for a while. `recovered`: a
+ * branch at an earlier time, for the job that clones it.
+ */
+export const KEPT_KINDS = [...SNAPSHOT_KINDS, 'deleted', 'recovered'] as const;
 export type KeptKind = (typeof KEPT_KINDS)[number];
 
 /** How long the state before a reset is kept. */

@@ -51,6 +51,9 @@ const NOT_RUN: Record<string, readonly (readonly [beginning: string, reason: str
     ['curl -sS -H @bearer.txt', 'it calls a server of another company; test/end-to-end/events delivers'],
   ],
   'docs/following.md': [['branchgate follow', 'it needs another server; test/cli/follow has one']],
+  'docs/going-back.md': [
+    ['branchgate branch create before', 'the host of the stack keeps no past; test/end-to-end/past has one'],
+  ],
   'docs/importing.md': [
     ['branchgate import', 'it needs another server; test/cli/host-import has one'],
     ['pg_dump', 'it needs another server; test/cli/host-import runs it'],

@@ -1,0 +1,110 @@
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';
+import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
+
+interface Recoverable {
+  from: string;
+  until: string;
+}
+
+let stack: Stack;
+let api: Api;
+let project: ProjectBody;
+let path: string;
+let mainUrl: string;
+
+beforeAll(async () => {
+  stack = await startStack({ env: { RECOVERY_WINDOW_HOURS: '24', MIN_FREE_DISK_MB: '16' } });
+  api = new Api(stack.url, await stack.token());
+  project = await api.project('Past', { storage_quota_gib: 2 });
+  path = `/api/v1/projects/${project.id}`;
+  await api.allow(project.id);
+  mainUrl = (await api.credentials(project.id, 'main')).direct_url;
+  await query(mainUrl, 'create table item (id int primary key, email text)');
+});
+
+afterAll(() => stack?.stop());
+
+const windowNow = async () => (await api.get<{ recoverable: Recoverable | null }>(path)).body.recoverable;
+const now = async () =>
+  (
+    await query<{ at: string }>(
+      mainUrl,
+      `select to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as at`,
+    )
+  )[0]?.at ?? '';
+const idsOf = async (ref: string) => {
+  const url = (await api.credentials(project.id, ref)).direct_url;
+  return (await query<{ id: number }>(url, 'select id from item order by id')).map(({ id }) => id);
+};
+const create = (body: object) =>
+  api.post<BranchBody & { details?: unknown } & Recoverable>(`${path}/branches`, body);
+const reset = (ref: string, body: object) => api.post<BranchBody>(`${path}/branches/${ref}/reset`, body);
+
+test('a branch, a masked branch and a reset have what was there at a second of the past', async () => {
+  await eventually(async () => expect(await windowNow()).not.toBeNull());
+  await query(mainUrl, "insert into item values (1, 'one@example.com')");
+  const first = await now();
+  await query(mainUrl, "insert into item values (2, 'two@example.com')");
+  const second = await now();
+  await query(mainUrl, 'delete from item');
+
+  const before = await create({ branch_name: 'before', at: first });
+  expect(before).toMatchObject({
+    status: 201,
+    body: { data: 'full', parent_branch_id: project.main_branch.id },
+  });
+  expect(await idsOf('before')).toEqual([1]);
+  expect((await api.get<{ snapshots: unknown[] }>(`${path}/snapshots`)).body.snapshots).toEqual([]);
+
+  await api.call('PUT', `${path}/masking`, {
+    body: { rules: [{ table: 'item', column: 'email', with: 'email' }] },
+  });
+  expect(await create({ branch_name: 'masked', at: second, data: 'masked' })).toMatchObject({
+    status: 201,
+    body: { data: 'masked' },
+  });
+  const maskedUrl = (await api.credentials(project.id, 'masked')).direct_url;
+  const masked = await query<{ id: number; email: string }>(maskedUrl, 'select * from item order by id');
+  expect(masked.map(({ id }) => id)).toEqual([1, 2]);
+  expect(masked.map(({ email }) => email)).not.toContain('one@example.com');
+
+  expect(await reset('main', { to: 'time', at: second })).toMatchObject({ status: 403 });
+  const undone = await reset('main', { to: 'time', at: second, confirm: 'main' });
+  expect(undone).toMatchObject({ status: 200, body: { safety_snapshot_id: expect.any(String) } });
+  expect(await idsOf('main')).toEqual([1, 2]);
+  await reset('main', { to: undone.body.safety_snapshot_id, confirm: 'main' });
+  expect(await idsOf('main')).toEqual([]);
+
+  const listed = await api.get<{ audit_events: { name: string; metadata: object }[] }>(
+    `/api/v1/audit-events?project_id=${project.id}&name=branch.recovered`,
+  );
+  const recovered = listed.body.audit_events.map(({ metadata }) => metadata);
+  expect(recovered.toReversed()).toMatchObject([
+    { branch_name: 'before', source_branch_id: project.main_branch.id, at: first },
+    { branch_name: 'masked', at: second },
+    { branch_name: 'main', at: second },
+  ]);
+});
+
+test('a time outside of the window and impossible requests make nothing', async () => {
+  const window = await windowNow();
+  const early = await create({ branch_name: 'early', at: '2020-01-01T00:00:00Z' });
+  expect(early).toMatchObject({ status: 422, body: { error: 'TIME_NOT_RECOVERABLE', from: window?.from } });
+  for (const body of [
+    { at: new Date(Date.now() + 3_600_000).toISOString() },
+    { at: 'yesterday' },
+    { at: window?.from, from: 'latest_snapshot' },
+    { at: window?.from, on_exists: 'return' },
+  ])
+    expect(await create({ branch_name: 'wrong', ...body })).toMatchObject({
+      status: 422,
+      body: { error: 'VALIDATION_FAILED' },
+    });
+  for (const body of [{ to: 'time' }, { to: 'parent', at: window?.from }])
+    expect(await reset('before', body)).toMatchObject({ status: 422 });
+  const { branches } = (await api.get<{ branches: BranchBody[] }>(`${path}/branches`)).body;
+  expect(branches.map(({ branch_name }) => branch_name)).not.toContain('early');
+});
