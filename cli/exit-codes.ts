@@ -61,6 +61,7 @@ const EXIT_OF_CODE: Partial<Record<string, ExitName>> = {
   QUOTA_ABOVE_SELF_SERVICE_CAP: 'limit',
   CONNECTION_ATTEMPTS_ABOVE_MAX: 'limit',
   SOURCE_UNSUITABLE: 'conflict',
+  TIME_NOT_RECOVERABLE: 'conflict',
 };
 
 const exitOf = (status: number, code: string | null): ExitName =>

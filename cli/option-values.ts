@@ -1,11 +1,25 @@
 import { InvalidArgumentError } from 'commander';
 import { secondsOf } from '../shared/duration.ts';
+import { momentOf } from '../shared/moment.ts';
 
 /** Parses `90s`, `10m`, `2h`, `7d` or a number of seconds. */
 export function readDuration(text: string): number {
   const seconds = secondsOf(text);
   if (seconds === null) throw new InvalidArgumentError('Give a number and a unit, for instance 10m or 2h.');
   return seconds;
+}
+
+const AGO = /^(\d{1,9}) ?(s|m|h|d|(?:second|minute|hour|day)s?) ago$/;
+
+/** Parses a time of the past: `10 minutes ago`, `2h ago`, or ISO 8601 with an offset. */
+export function readPastTime(text: string): string {
+  const [, count = '', unit = ''] = AGO.exec(text) ?? [];
+  const seconds = secondsOf(`${count}${unit.charAt(0)}`);
+  if (seconds !== null) return new Date(Date.now() - 1000 * seconds).toISOString();
+  const moment = /(?:Z|[+-]\d\d:\d\d)$/.test(text) ? momentOf(text) : null;
+  if (moment === null)
+    throw new InvalidArgumentError("Give '10 minutes ago', or a time such as 2026-11-23T10:15:00Z.");
+  return moment;
 }
 
 /** Parses an option that is a whole number. */

@@ -3,7 +3,7 @@ import { type BranchData, freeName } from '../../client/leased-branch.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { bytes } from '../../shared/format.ts';
 import { CommandError } from '../exit-codes.ts';
-import { collect, readAttempts, readCount, readDuration } from '../option-values.ts';
+import { collect, readAttempts, readCount, readDuration, readPastTime } from '../option-values.ts';
 import { otherAddress } from '../other-address.ts';
 import { isJson, printRecord, printRecords, say } from '../output.ts';
 import { findBranch, openSession, projectOf, type Session } from '../session.ts';
@@ -36,6 +36,7 @@ interface NewBranch {
   data?: BranchData;
   keepTable?: string[];
   snapshot?: string;
+  at?: string;
   ttl?: number;
   lease?: number;
   ifExists?: 'fail' | 'return' | 'reset';
@@ -62,6 +63,7 @@ operator counts what branches take of the disk. The command says how much before
     .addOption(dataOption())
     .option('--keep-table <table>', 'with --data none: a table whose rows stay; can be repeated', collect)
     .option('--snapshot <snapshot>', 'clone a snapshot, by name or ID, or the `latest` of the source')
+    .option('--at <time>', 'the source as it was then: `10 minutes ago`, or ISO 8601', readPastTime)
     .option('--ttl <duration>', 'time until the branch expires, for instance 2h', readDuration)
     .option(
       '--lease <duration>',
@@ -90,6 +92,7 @@ operator counts what branches take of the disk. The command says how much before
         const body = {
           branch_name: name,
           ...choices,
+          ...(options.at !== undefined && { at: options.at }),
           ...(options.ifExists && { on_exists: options.ifExists }),
         };
         const made = await withProgress(`Creating ${name}`, () =>
@@ -107,6 +110,7 @@ operator counts what branches take of the disk. The command says how much before
         if (!isJson(command)) say(`Connect with: branchgate psql ${made.branch_name}`);
         return;
       }
+      if (options.at !== undefined) throw new CommandError('usage', '--at and --count exclude each other.');
       if (options.ifExists === 'return' || options.ifExists === 'reset')
         throw new CommandError('usage', `--if-exists ${options.ifExists} and --count exclude each other.`);
       const body = { count: options.count, name_prefix: name, ...choices };
@@ -169,7 +173,9 @@ async function networksOf({ url }: Session, allow: readonly string[] = []): Prom
 }
 
 async function choicesOf(session: Session, projectId: string, options: NewBranch) {
-  const { from, data, keepTable, snapshot, ttl, lease, allow, label, connectionAttempts } = options;
+  const { from, data, keepTable, snapshot, at, ttl, lease, allow, label, connectionAttempts } = options;
+  if (at !== undefined && (snapshot !== undefined || options.ifExists === 'return'))
+    throw new CommandError('usage', '--at excludes --snapshot and --if-exists return.');
   const named = snapshot === LATEST ? undefined : snapshot;
   if (named !== undefined && from !== undefined)
     throw new CommandError(
@@ -183,6 +189,7 @@ async function choicesOf(session: Session, projectId: string, options: NewBranch
   const [networks] = await Promise.all([
     networksOf(session, allow),
     snapshot === undefined &&
+      at === undefined &&
       data !== 'masked' &&
       sayWhatEnds(session, projectId, source?.branch_name ?? 'main'),
     // Which snapshot is the latest is known to the gateway only.

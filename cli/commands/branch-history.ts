@@ -1,7 +1,7 @@
 import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
-import { readDuration } from '../option-values.ts';
+import { readDuration, readPastTime } from '../option-values.ts';
 import { printRecord, say } from '../output.ts';
 import { branchPath, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
@@ -15,6 +15,7 @@ const PARENT = 'parent';
 
 interface ResetOptions {
   to: string;
+  at?: string;
   ttl?: number;
   confirm?: string;
   timeout?: number;
@@ -22,19 +23,25 @@ interface ResetOptions {
 
 const reset = () =>
   new Command('reset')
-    .description('Give a branch the content of its parent or of a snapshot; what it held stays as a snapshot')
+    .description(
+      'Give a branch the content of its parent, of a snapshot or of an earlier time; what it held stays as a snapshot',
+    )
     .argument('<branch>', 'name or ID')
     .option('--to <snapshot>', 'a snapshot by name or ID, or `parent`', PARENT)
+    .option('--at <time>', 'what the branch itself held then: `10 minutes ago`, or ISO 8601', readPastTime)
     .option('--ttl <duration>', 'a new life too, for instance 2h', readDuration)
     .option('--confirm <branch>', 'the name of the branch again, if it is protected')
     .option(...TIMEOUT)
     .action(async (branch: string, options: ResetOptions, command: Command) => {
       const session = openSession(command);
       const path = await branchPath(command, session, branch);
+      const { at } = options;
+      if (at !== undefined && options.to !== PARENT)
+        throw new CommandError('usage', '--at and --to exclude each other.');
       const to =
         options.to === PARENT ? PARENT : (await findSnapshot(session, path.project_id, options.to)).id;
       const body = {
-        to,
+        ...(at === undefined ? { to } : { to: 'time' as const, at }),
         ...(options.ttl !== undefined && { ttl_seconds: options.ttl }),
         ...(options.confirm !== undefined && { confirm: options.confirm }),
       };
