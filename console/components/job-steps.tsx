@@ -18,6 +18,7 @@ const STEP_NAMES = {
   cut_over: 'Take over from the source',
   open: 'Open main',
   discard: 'Remove what was replaced',
+  recover: 'Recover the database as of the time',
   stop: 'Drop the slot at the source',
 } as Record<string, string>;
 /** Its steps of the same names do something else. */

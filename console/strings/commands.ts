@@ -34,6 +34,8 @@ interface NewBranch {
   name: string;
   source: string;
   isSnapshot: boolean;
+  /** ISO 8601; empty: now. */
+  at: string;
   data: 'full' | 'masked' | 'none';
   lifespan: string;
   allow: readonly string[];
@@ -106,11 +108,12 @@ export const COMMANDS = {
   listBranches: (project: string) => line(['branch', 'list'], { project }),
   suggestMasking: (project: string) => line(['masking', 'suggest'], { project }),
   checkMasking: (project: string, branch: string) => line(['masking', 'check', branch], { project }),
-  createBranch: ({ project, name, source, isSnapshot, data, lifespan, allow }: NewBranch) => {
+  createBranch: ({ project, name, source, isSnapshot, at, data, lifespan, allow }: NewBranch) => {
     const options = {
       project,
       snapshot: isSnapshot ? source : '',
       from: isSnapshot || source === 'main' ? '' : source,
+      at: isSnapshot ? '' : at,
       data: isSnapshot || data === 'full' ? '' : data,
       ttl: DURATIONS[lifespan],
       allow,
@@ -217,8 +220,6 @@ export const COMMANDS = {
       'all-projects': project === '',
     }),
   revokeKey: (id: string) => line(['key', 'revoke', id]),
-  listGrants: line(['grant', 'list']),
-  revokeGrant: (id: string) => line(['grant', 'revoke', id]),
   listTrusts: (project: string) => line(['trust', 'list'], { project }),
   createTrust: (project: { id: string; name: string }, trust: NewTrust, origin: string) => {
     const [service, claim = ''] = TRUSTED_SERVICES[trust.issuer] ?? [];

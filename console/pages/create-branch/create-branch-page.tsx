@@ -3,7 +3,7 @@ import { createFileRoute, Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { isFreshSnapshot } from '../../../client/find-branch.ts';
-import { bytes, labelsOf, milliseconds } from '../../../shared/format.ts';
+import { bytes, dateTime, labelsOf, milliseconds } from '../../../shared/format.ts';
 import { snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
@@ -111,7 +111,7 @@ const DATA: readonly (readonly [value: Data, label: string])[] = [
 export interface Wanted {
   name: string;
   /** A branch or a snapshot. */
-  source: { source_branch_id: string; data: Data } | { snapshot_id: string };
+  source: { source_branch_id: string; data: Data; at?: string } | { snapshot_id: string };
   lifespan: Lifespan;
   allow: string[];
   labels: Record<string, string>;
@@ -175,6 +175,8 @@ function CreateBranchPage() {
   const fresh = snapshots.find((each) => each.branch_id === main && isFreshSnapshot(each));
   const source = chosen ?? fresh?.id ?? 'main';
   const [lifespan, setLifespan] = useState<Lifespan>('7d');
+  /** As the control has it: a time of this computer's clock; empty: now. */
+  const [at, setAt] = useState('');
   const [data, setData] = useState<Data>('full');
   const [allowMe, setAllowMe] = useState(true);
   const [networks, setNetworks] = useState('');
@@ -190,6 +192,8 @@ function CreateBranchPage() {
     usage && counted?.next_branch_bytes
       ? ` The branch counts ${bytes(counted.next_branch_bytes)} against the quota, of which ${bytes(usage.storage_used_bytes)} of ${bytes(usage.storage_limit_bytes)} are used.`
       : '';
+  const recoverable = isSnapshot ? null : (project?.recoverable ?? null);
+  const moment = recoverable && at !== '' ? new Date(at).toISOString() : '';
   const sourceHint = isSnapshot
     ? 'Nobody has to wait: a snapshot has no sessions.'
     : `The branch gets a copy of ${source} as it is now.${ending ? ` ${ending} direct ${ending === 1 ? 'session' : 'sessions'} of ${source} will end.` : ''}`;
@@ -217,7 +221,9 @@ function CreateBranchPage() {
               if (creation.isPending || problem) return;
               creation.mutate({
                 name,
-                source: parent ? { source_branch_id: parent.id, data } : { snapshot_id: source },
+                source: parent
+                  ? { source_branch_id: parent.id, data, ...(moment !== '' && { at: moment }) }
+                  : { snapshot_id: source },
                 lifespan,
                 allow: allowMe && other !== null ? [...allow, other] : allow,
                 labels: labelsOf(labels),
@@ -259,6 +265,17 @@ function CreateBranchPage() {
                 </optgroup>
               )}
             </SelectField>
+            {recoverable && (
+              <Field
+                label="As it was at"
+                type="datetime-local"
+                step={1}
+                value={at}
+                onChange={(event) => setAt(event.target.value)}
+                hint={`Leave it empty for now. Any second since ${dateTime(recoverable.from)} can be recovered, which takes longer than a clone.`}
+                problem={serverProblem('at')}
+              />
+            )}
             {!isSnapshot && (
               <Choice
                 legend="Data"
@@ -316,7 +333,7 @@ function CreateBranchPage() {
       </Loaded>
       <CommandLine
         command={(project) =>
-          COMMANDS.createBranch({ project, name, source, isSnapshot, data, lifespan, allow })
+          COMMANDS.createBranch({ project, name, source, isSnapshot, at: moment, data, lifespan, allow })
         }
       />
     </Page>

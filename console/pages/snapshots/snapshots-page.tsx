@@ -245,7 +245,7 @@ function SnapshotsPage() {
   return (
     <Page
       title={TEXT.nav.snapshots}
-      about="A snapshot is a closed copy of a branch. Branches can be created from it, or reset to it."
+      about={`A snapshot is a closed copy of a branch. Branches can be created from it, or reset to it.${project?.recoverable ? ` Without one, a new branch can have any second since ${dateTime(project.recoverable.from)}.` : ''}`}
       actions={
         mayEdit && (
           <Button look="primary" icon="camera" onClick={() => setAct({ what: 'take' })}>
