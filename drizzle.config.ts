@@ -6,7 +6,6 @@ export default defineConfig({
     'schema',
     'people-schema',
     'company-schema',
-    'oauth-schema',
     'masking-schema',
     'source-schema',
     'move-schema',

@@ -27,7 +27,7 @@ const inCommand = (path: string) => `'${path.replaceAll("'", "'\\''").replaceAll
 const quoted = (text: string) => `'${text.replaceAll("'", "''")}'`;
 
 /** Replays the WAL up to a time, and serves then. */
-export interface Replay {
+interface Replay {
   /** With microseconds. */
   at: string;
   /** Folder of the archive. */

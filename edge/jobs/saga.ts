@@ -145,7 +145,7 @@ export class MaskingIncompleteError extends Error {
 const UNRECOVERABLE = 'TIME_NOT_RECOVERABLE';
 
 /** The times that a host can recover; nulls: none. */
-export type RecoveryWindow = MethodResult<'past.recover'>['window'];
+type RecoveryWindow = MethodResult<'past.recover'>['window'];
 
 /** The time of a recovery is outside of what the host keeps, so nothing was made. */
 export class TimeNotRecoverableError extends Error {
