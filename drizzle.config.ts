@@ -6,6 +6,7 @@ export default defineConfig({
     'schema',
     'people-schema',
     'company-schema',
+    'oauth-schema',
     'masking-schema',
     'source-schema',
     'move-schema',

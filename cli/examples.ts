@@ -121,6 +121,8 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate key create reporting --role viewer --read-only --all-projects',
   ],
   'key revoke': ['branchgate key revoke 7c1d3b5e-9a2f-4e8d-8b60-5f4a3c2d1e00'],
+  'grant list': ['branchgate grant list'],
+  'grant revoke': ['branchgate grant revoke 0d9c8b7a-6f5e-4d3c-8b2a-1f0e9d8c7b6a'],
   'trust github': ["branchgate trust github acme/shop --branch-pattern 'pr-*'"],
   'trust gitlab': ["branchgate trust gitlab acme/shop --branch-pattern 'pr-*'"],
   'trust list': ['branchgate trust list'],

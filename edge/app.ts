@@ -2,13 +2,13 @@ import type { MiddlewareHandler } from 'hono';
 import { cors } from 'hono/cors';
 import { secureHeaders } from 'hono/secure-headers';
 import { authenticate, bearerToken, checkPlatformSecret } from './authentication/authenticate.ts';
-import { verifyOwnToken } from './authentication/own-tokens.ts';
+import { MCP_PATH, verifyOwnToken } from './authentication/own-tokens.ts';
 import type { Identity, Principal } from './authentication/principal.ts';
 import { openDatabase } from './database/database.ts';
 import { describe } from './documentation/describe.ts';
 import { ApiError, unwrap } from './errors.ts';
 import { providerOfScimToken } from './identity-providers/provider.ts';
-import { authenticateMachine, isMachineToken } from './machines/authenticate-machine.ts';
+import { authenticateMachine, machineTypeOf } from './machines/authenticate-machine.ts';
 import { missing } from './missing.ts';
 import { boundBody } from './pipeline/bounded-body.ts';
 import { type AppContext, type AppEnv, connectingIp } from './pipeline/context.ts';
@@ -46,6 +46,8 @@ import { memberRoutes } from './routes/members.ts';
 import { metricsRoutes } from './routes/metrics.ts';
 import { moveRoutes } from './routes/moves.ts';
 import { networkRuleRoutes } from './routes/network-rules.ts';
+import { mcpChallenge, oauthRoutes } from './routes/oauth.ts';
+import { oauthGrantRoutes } from './routes/oauth-grants.ts';
 import { platformRoutes } from './routes/platform.ts';
 import { platformAuditRoutes } from './routes/platform-audit.ts';
 import { platformStandbyRoutes } from './routes/platform-standby.ts';
@@ -72,6 +74,8 @@ const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/api\/v1\/address$/,
   /^\/docs$/,
   /^\/api\/v1\/openapi\.json$/,
+  /^\/\.well-known\/oauth-/,
+  /^\/api\/v1\/auth\/oauth\/(?:authorize|token|register|revoke)$/,
   /^\/api\/v1\/auth\/(?:methods|sso\/recover|sso\/[^/]+\/(?:start|callback))$/,
   /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|token|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh|session)$/,
 ];
@@ -136,15 +140,30 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
   return share(c, next);
 };
 
-/** The bearer of the request's token. `principal`: of a machine. @throws ApiError UNAUTHENTICATED, KEYS_UNAVAILABLE */
-async function bearerOf(c: AppContext): Promise<{ identity: Identity; principal: Principal | null }> {
+interface Bearer {
+  identity: Identity;
+  /** Of a machine. */
+  principal: Principal | null;
+}
+
+/**
+ * The bearers of the requests that `/mcp` makes of the API. They carry no token, because that of a client of `/mcp` is valid
+ * nowhere else.
+ */
+const handedOn = new WeakMap<Request, Bearer>();
+
+/** The bearer of the request's token. @throws ApiError UNAUTHENTICATED, KEYS_UNAVAILABLE */
+async function bearerOf(c: AppContext): Promise<Bearer> {
+  const known = handedOn.get(c.req.raw);
+  if (known) return known;
   const settings = readSettings(c.env);
   const authorization = c.req.header('authorization') ?? null;
   const timing = { now: new Date(), waitUntil: (work: Promise<unknown>) => c.executionCtx.waitUntil(work) };
   const token = unwrap(bearerToken(authorization));
-  if (isMachineToken(settings, token)) {
+  const type = machineTypeOf(settings, token, c.req.path === MCP_PATH);
+  if (type !== null) {
     const context = { settings, database: c.env.DB, address: connectingIp(c), ...timing };
-    const principal = unwrap(await authenticateMachine(token, context));
+    const principal = unwrap(await authenticateMachine(type, token, context));
     if (!principal.machine) throw new Error('the principal is a person');
     return { identity: principal, principal };
   }
@@ -185,6 +204,7 @@ const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
     c.set('preAuth', unwrap(await verifyOwnToken(settings, 'pre_auth', token, new Date())));
     countRequest(c, bucketOf.public(connectingIp(c)));
   } else {
+    if (path === MCP_PATH) c.set('challenge', mcpChallenge(c));
     const { principal, identity } = await bearerOf(c);
     c.set('identity', identity);
     if (principal?.machine) {
@@ -249,6 +269,8 @@ for (const routes of [
   companySignInRoutes,
   scimRoutes,
   machineAccessRoutes,
+  oauthRoutes,
+  oauthGrantRoutes,
   maskingRoutes,
   providerSignInRoutes,
   signInRoutes,
@@ -263,7 +285,11 @@ for (const routes of [
 }
 pipeline.route(
   '/',
-  mcpRoutes(async (c, request) => pipeline.fetch(request, c.env, c.executionCtx)),
+  mcpRoutes(async (c, request) => {
+    const { identity, principal } = c.var;
+    handedOn.set(request, { identity, principal: principal.machine ? principal : null });
+    return pipeline.fetch(request, c.env, c.executionCtx);
+  }),
 );
 describe(pipeline);
 const NO_OPERATION = 'The API has no such operation. /docs describes all of them.';

@@ -15,6 +15,7 @@ export const RESOURCES = {
   job: 'job',
   member: 'member',
   network_rule: 'network rule',
+  oauth_grant: 'signed-in client',
   operation: 'operation',
   project: 'project',
   rehearsal: 'rehearsal',

@@ -67,6 +67,9 @@ const ACTIONS = {
   'providers.change': { scope: 'write', reaches: OWN },
   'machines.read': { scope: 'read', reaches: ADMINISTER },
   'machines.change': { scope: 'write', reaches: ADMINISTER },
+  // The clients that a person signed in. Everybody may sign in their own, with at most their own rights.
+  'grants.read': { scope: 'read', reaches: SEE },
+  'grants.change': { scope: 'write', reaches: SEE },
 } as const satisfies Record<string, { scope: keyof typeof SATISFIED_BY; reaches: Reaches }>;
 
 export type Action = keyof typeof ACTIONS;

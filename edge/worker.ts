@@ -6,6 +6,7 @@ import { coordinatorOf } from './coordinator/coordinator-rpc.ts';
 import { openDatabase } from './database/database.ts';
 import type { Env } from './env.ts';
 import { logEvent } from './log.ts';
+import { deleteUnusedClients } from './oauth/clients.ts';
 import { readSettings } from './settings.ts';
 
 export { ProjectCoordinator } from './coordinator/project-coordinator.ts';
@@ -44,6 +45,7 @@ async function runScheduled(env: Env): Promise<void> {
   await removeHistory(openDatabase(env.DB), readSettings(env), new Date()).catch((error: unknown) =>
     logEvent('history.not_removed', { reason: String(error) }),
   );
+  await deleteUnusedClients(openDatabase(env.DB), new Date());
   const changed = await refreshLists(openDatabase(env.DB), readSettings(env), new Date());
   for (const projectId of changed)
     await coordinatorOf(env, projectId)

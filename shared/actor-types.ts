@@ -1,3 +1,3 @@
 /** The types of authors of audit events; actions of the service itself have none. */
-export const ACTOR_TYPES = ['user', 'key', 'workload'] as const;
+export const ACTOR_TYPES = ['user', 'key', 'workload', 'grant'] as const;
 export type ActorType = (typeof ACTOR_TYPES)[number];

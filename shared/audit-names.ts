@@ -106,4 +106,6 @@ export const AUDIT_NAMES = [
   'trust.created',
   'trust.deleted',
   'trust.token_issued',
+  'oauth_grant.created',
+  'oauth_grant.revoked',
 ] as const;

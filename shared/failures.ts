@@ -20,7 +20,7 @@ const LATER = 60;
  */
 export const FAILURES = {
   BAD_REQUEST: { status: 400, message: 'The request body is not valid JSON.' },
-  // The token endpoint has the codes of RFC 6749 section 5.2, RFC 8693 and RFC 8707.
+  // The endpoints of OAuth have the codes of RFC 6749, RFC 7591, RFC 8693 and RFC 8707.
   invalid_request: {
     status: 400,
     message:
@@ -34,6 +34,25 @@ export const FAILURES = {
     status: 400,
     message:
       'The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type.',
+  },
+  invalid_client: {
+    status: 400,
+    message: 'The client is not known, or its metadata document cannot be used. See error_description.',
+  },
+  invalid_grant: {
+    status: 400,
+    message: 'The code or the token is invalid, was used before or has expired. Sign in again.',
+  },
+  invalid_scope: { status: 400, message: 'The scope is none of those that are possible here.' },
+  unsupported_response_type: { status: 400, message: 'The response type is not supported. Send code.' },
+  invalid_redirect_uri: {
+    status: 400,
+    message:
+      'A redirect address is not allowed. Use https, or http on the loopback address, in normal form and without a fragment.',
+  },
+  invalid_client_metadata: {
+    status: 400,
+    message: 'The metadata of the client is not valid. See error_description.',
   },
   UNAUTHENTICATED: { status: 401, message: 'A valid bearer token is required.' },
   SIGN_IN_FAILED: { status: 400, message: 'The sign-in was not completed. Start it again.' },
@@ -349,6 +368,15 @@ export const FAILURES = {
   API_KEY_LIMIT_REACHED: {
     status: 429,
     message: 'The tenant has reached its limit of API keys. Delete a key first.',
+  },
+  OAUTH_GRANT_LIMIT_REACHED: {
+    status: 429,
+    message: 'You have signed in as many clients as you may. Sign one out first.',
+  },
+  OAUTH_CLIENT_LIMIT_REACHED: {
+    status: 429,
+    message:
+      'The gateway holds as many registered clients as it may. Use a client with a metadata document, or try again tomorrow.',
   },
   TRUST_LIMIT_REACHED: {
     status: 429,

@@ -319,6 +319,39 @@ function keyCommand(): Command {
   return group;
 }
 
+const GRANT_COLUMNS = [
+  'client_name',
+  'redirect_host',
+  'role',
+  'scopes',
+  'project_id',
+  'branch_pattern',
+  'expires_at',
+  'last_used_at',
+  'id',
+];
+
+function grantCommand(): Command {
+  const group = new Command('grant').description('Agents that people signed in by their browser');
+  group
+    .command('list')
+    .description('List the agents that you signed in; for owners and admins, those of everybody')
+    .action(async (_options, command: Command) => {
+      const { client } = openSession(command);
+      printRecords(command, await take(client.all('/api/v1/oauth-grants')), GRANT_COLUMNS);
+    });
+  group
+    .command('revoke')
+    .description('Sign an agent out')
+    .argument('<id>')
+    .action(async (grant_id: string, _options, command: Command) => {
+      const { client } = openSession(command);
+      await dataOf(client.api.DELETE('/api/v1/oauth-grants/{grant_id}', { params: { path: { grant_id } } }));
+      printForPrograms(command, { id: grant_id });
+    });
+  return group;
+}
+
 const TRUSTS = '/api/v1/projects/{project_id}/trusts';
 const TRUST_COLUMNS = ['issuer', 'audience', 'claims', 'role', 'branch_pattern', 'last_used_at', 'id'];
 
@@ -398,5 +431,6 @@ export const accessCommands = (): Command[] => [
   ruleCommand(),
   credentialsCommand(),
   keyCommand(),
+  grantCommand(),
   trustCommand(),
 ];

@@ -10,6 +10,7 @@
 
 import { Route as rootRouteImport } from './root.tsx';
 import { Route as appShellRouteImport } from './shell.tsx';
+import { Route as pagesConsentConsentPageRouteImport } from './../pages/consent/consent-page.tsx';
 import { Route as pagesSignInSignInPageRouteImport } from './../pages/sign-in/sign-in-page.tsx';
 import { Route as pagesProjectsProjectsPageRouteImport } from './../pages/projects/projects-page.tsx';
 import { Route as pagesAccountAccountPageRouteImport } from './../pages/account/account-page.tsx';
@@ -40,6 +41,11 @@ import { Route as pagesTablesTablesPageRouteImport } from './../pages/tables/tab
 
 const appShellRoute = appShellRouteImport.update({
   id: '/_inside',
+  getParentRoute: () => rootRouteImport,
+} as any);
+const pagesConsentConsentPageRoute = pagesConsentConsentPageRouteImport.update({
+  id: '/authorize',
+  path: '/authorize',
   getParentRoute: () => rootRouteImport,
 } as any);
 const pagesSignInSignInPageRoute = pagesSignInSignInPageRouteImport.update({
@@ -195,6 +201,7 @@ const pagesTablesTablesPageRoute = pagesTablesTablesPageRouteImport.update({
 
 export interface FileRoutesByFullPath {
   '/': typeof pagesProjectsProjectsPageRoute;
+  '/authorize': typeof pagesConsentConsentPageRoute;
   '/sign-in': typeof pagesSignInSignInPageRoute;
   '/account': typeof pagesAccountAccountPageRoute;
   '/audit': typeof pagesAuditAuditPageRoute;
@@ -223,6 +230,7 @@ export interface FileRoutesByFullPath {
   '/projects/$projectId/branches/$branch/tables': typeof pagesTablesTablesPageRoute;
 }
 export interface FileRoutesByTo {
+  '/authorize': typeof pagesConsentConsentPageRoute;
   '/sign-in': typeof pagesSignInSignInPageRoute;
   '/': typeof pagesProjectsProjectsPageRoute;
   '/account': typeof pagesAccountAccountPageRoute;
@@ -253,6 +261,7 @@ export interface FileRoutesByTo {
 export interface FileRoutesById {
   __root__: typeof rootRouteImport;
   '/_inside': typeof appShellRouteWithChildren;
+  '/authorize': typeof pagesConsentConsentPageRoute;
   '/sign-in': typeof pagesSignInSignInPageRoute;
   '/_inside/': typeof pagesProjectsProjectsPageRoute;
   '/_inside/account': typeof pagesAccountAccountPageRoute;
@@ -285,6 +294,7 @@ export interface FileRouteTypes {
   fileRoutesByFullPath: FileRoutesByFullPath;
   fullPaths:
     | '/'
+    | '/authorize'
     | '/sign-in'
     | '/account'
     | '/audit'
@@ -313,6 +323,7 @@ export interface FileRouteTypes {
     | '/projects/$projectId/branches/$branch/tables';
   fileRoutesByTo: FileRoutesByTo;
   to:
+    | '/authorize'
     | '/sign-in'
     | '/'
     | '/account'
@@ -342,6 +353,7 @@ export interface FileRouteTypes {
   id:
     | '__root__'
     | '/_inside'
+    | '/authorize'
     | '/sign-in'
     | '/_inside/'
     | '/_inside/account'
@@ -373,6 +385,7 @@ export interface FileRouteTypes {
 }
 export interface RootRouteChildren {
   appShellRoute: typeof appShellRouteWithChildren;
+  pagesConsentConsentPageRoute: typeof pagesConsentConsentPageRoute;
   pagesSignInSignInPageRoute: typeof pagesSignInSignInPageRoute;
 }
 
@@ -383,6 +396,13 @@ declare module '@tanstack/react-router' {
       path: '';
       fullPath: '/';
       preLoaderRoute: typeof appShellRouteImport;
+      parentRoute: typeof rootRouteImport;
+    };
+    '/authorize': {
+      id: '/authorize';
+      path: '/authorize';
+      fullPath: '/authorize';
+      preLoaderRoute: typeof pagesConsentConsentPageRouteImport;
       parentRoute: typeof rootRouteImport;
     };
     '/sign-in': {
@@ -655,6 +675,7 @@ const appShellRouteWithChildren = appShellRoute._addFileChildren(
 
 const rootRouteChildren: RootRouteChildren = {
   appShellRoute: appShellRouteWithChildren,
+  pagesConsentConsentPageRoute: pagesConsentConsentPageRoute,
   pagesSignInSignInPageRoute: pagesSignInSignInPageRoute,
 };
 export const routeTree = rootRouteImport

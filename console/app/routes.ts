@@ -3,6 +3,7 @@ import { index, layout, rootRoute, route } from '@tanstack/virtual-file-routes';
 /** The file of each address. The build makes `route-tree.gen.ts` from it, with a script for each page. */
 export const routes = rootRoute('app/root.tsx', [
   route('/sign-in', 'pages/sign-in/sign-in-page.tsx'),
+  route('/authorize', 'pages/consent/consent-page.tsx'),
   layout('inside', 'app/shell.tsx', [
     index('pages/projects/projects-page.tsx'),
     route('/new', 'pages/projects/new-project-page.tsx'),

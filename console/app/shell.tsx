@@ -1,16 +1,16 @@
 import { useQuery } from '@tanstack/react-query';
-import { createFileRoute, Link, Outlet, redirect, useNavigate, useRouterState } from '@tanstack/react-router';
+import { createFileRoute, Link, Outlet, useRouterState } from '@tanstack/react-router';
 import { lazy, Suspense, useEffect, useState } from 'react';
 import { Button } from '../components/button.tsx';
 import { ErrorNote } from '../components/feedback.tsx';
 import { Icon, type IconName, Logo } from '../components/icon.tsx';
 import { useParameters } from '../components/page.tsx';
 import { branchesQuery, type Me, projectQuery } from '../data/resources.ts';
-import { texts } from '../data/search.ts';
-import { restoreSession, sessionStore, signOut } from '../data/session.ts';
+import { sessionStore, signOut } from '../data/session.ts';
 import { useStore } from '../data/store.ts';
 import { TEXT } from '../strings/common.ts';
 import { BRANCH_PAGES, type PageGroup, PROJECT_PAGES, seenBy, TENANT_PAGES } from './pages.ts';
+import { requireSession, useEndOfSession } from './require-session.ts';
 
 function AccountMenu({ me }: { me: Me }) {
   const [state, setState] = useState<{ busy: boolean; error: unknown }>({ busy: false, error: null });
@@ -106,18 +106,6 @@ function Navigation({ projectId, branch, me }: NavigationProps) {
 const Palette = lazy(() => import('./palette.tsx').then(({ Palette }) => ({ default: Palette })));
 const IS_APPLE = /Mac|iP(?:hone|ad)/.test(navigator.platform);
 
-/** Leads to the sign-in when the session has ended, and back to this page after it. */
-function useEndOfSession(): void {
-  const session = useStore(sessionStore);
-  const navigate = useNavigate();
-  const href = useRouterState({ select: ({ location }) => location.href });
-  useEffect(() => {
-    if (session.state !== 'signed_out') return;
-    const search = session.reason === 'ended' ? { return_to: href } : {};
-    navigate({ to: '/sign-in', search, replace: true });
-  }, [session, navigate, href]);
-}
-
 function Crumbs({ projectId, branch }: { projectId: string; branch?: string | undefined }) {
   const project = useQuery(projectQuery(projectId)).data;
   return (
@@ -140,18 +128,7 @@ function Crumbs({ projectId, branch }: { projectId: string; branch?: string | un
 
 /** Everything but the sign-in needs a session. */
 export const Route = createFileRoute('/_inside')({
-  beforeLoad: async ({ location }) => {
-    const session = await restoreSession();
-    if (session.state === 'signed_in') return;
-    const { sign_in_error } = texts('sign_in_error')(location.search);
-    throw redirect({
-      to: '/sign-in',
-      search: {
-        ...(location.href !== '/' && { return_to: location.href }),
-        ...(sign_in_error && { sign_in_error }),
-      },
-    });
-  },
+  beforeLoad: ({ location }) => requireSession(location),
   component: Shell,
   codeSplitGroupings: [],
 });

@@ -346,6 +346,12 @@ export const apiKeysQuery = () =>
     queryFn: ({ signal }) => everyRecord(gateway.all('/api/v1/api-keys', { signal })),
   });
 
+export const oauthGrantsQuery = () =>
+  queryOptions({
+    queryKey: ['oauth-grants'],
+    queryFn: ({ signal }) => everyRecord(gateway.all('/api/v1/oauth-grants', { signal })),
+  });
+
 export const trustsQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['trusts', projectId],

@@ -220,6 +220,8 @@ export const COMMANDS = {
       'all-projects': project === '',
     }),
   revokeKey: (id: string) => line(['key', 'revoke', id]),
+  listGrants: line(['grant', 'list']),
+  revokeGrant: (id: string) => line(['grant', 'revoke', id]),
   listTrusts: (project: string) => line(['trust', 'list'], { project }),
   createTrust: (project: { id: string; name: string }, trust: NewTrust, origin: string) => {
     const [service, claim = ''] = TRUSTED_SERVICES[trust.issuer] ?? [];

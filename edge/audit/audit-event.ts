@@ -82,7 +82,7 @@ export const AuditEvent = z
       .meta({ description: 'Null for an action of the service itself.', example: 'user' }),
     actor_id: z.string().nullable().meta({
       description:
-        'ID of the user, the API key or the trust of the workload; null for an action of the service itself.',
+        'ID of the user, the API key, the trust of the workload or the grant of the client; null for an action of the service itself.',
       example: '3f2b8c1e-6d4a-4b0f-9a57-1c2d3e4f5a6b',
     }),
     actor_email: z.string().nullable().meta({ example: 'ada@example.com' }),

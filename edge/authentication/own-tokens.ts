@@ -64,12 +64,30 @@ const WorkloadClaims = z.object({
   exp: z.number(),
 });
 
+/** Valid for 15 minutes at `/mcp` only. */
+const McpClaims = z.object({
+  /** Id of the grant. */
+  sub: z.uuid(),
+  /** What the client asked for, which may be less than the grant has. */
+  scp: z.array(z.string()),
+  exp: z.number(),
+});
+
+/** Valid for one refresh of the access token of a client of `/mcp`. */
+const McpRefreshClaims = z.object({
+  /** Id of the grant. */
+  sub: z.uuid(),
+  jti: z.uuid(),
+});
+
 /** Each kind has its own audience, so that no token is accepted as another kind (RFC 8725 section 3.9). */
 const KINDS = {
   access: AccessClaims,
   refresh: RefreshClaims,
   pre_auth: PreAuthClaims,
   workload: WorkloadClaims,
+  mcp: McpClaims,
+  mcp_refresh: McpRefreshClaims,
 };
 
 type Kind = keyof typeof KINDS;
@@ -78,7 +96,14 @@ export type PreAuth = OwnClaims<'pre_auth'>;
 
 const ALGORITHM = 'HS256';
 
-const audienceOf = (kind: Kind, { SERVICE_NAME }: OwnTokenSettings) => `${SERVICE_NAME}:${kind}`;
+/** The path of the Model Context Protocol. */
+export const MCP_PATH = '/mcp';
+
+/** The resource that clients of the Model Context Protocol get tokens for (RFC 8707). */
+export const mcpResource = ({ BASE_URL }: Pick<OwnTokenSettings, 'BASE_URL'>): string => BASE_URL + MCP_PATH;
+
+const audienceOf = (kind: Kind, settings: OwnTokenSettings) =>
+  kind === 'mcp' ? mcpResource(settings) : `${settings.SERVICE_NAME}:${kind}`;
 
 const seconds = (timestamp: Date) => Math.floor(timestamp.getTime() / 1000);
 
@@ -100,15 +125,22 @@ export async function signOwnToken<K extends Kind>(
     .sign(key.bytes);
 }
 
+const OF_MACHINES = ['workload', 'mcp'] as const;
+
 /**
- * Whether the token claims to be one of a workload. It selects how the token is verified, and proves nothing.
+ * The kind of machine that the token claims to be of; null for other tokens. It selects how the token is verified, and proves
+ * nothing.
  */
-export function isWorkloadToken(settings: OwnTokenSettings, token: string): boolean {
-  if (!token.startsWith('ey')) return false;
+export function claimedMachineKind(
+  settings: OwnTokenSettings,
+  token: string,
+): (typeof OF_MACHINES)[number] | null {
+  if (!token.startsWith('ey')) return null;
   try {
-    return decodeJwt(token).aud === audienceOf('workload', settings);
+    const { aud } = decodeJwt(token);
+    return OF_MACHINES.find((kind) => aud === audienceOf(kind, settings)) ?? null;
   } catch {
-    return false;
+    return null;
   }
 }
 

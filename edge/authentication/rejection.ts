@@ -24,6 +24,7 @@ export type RejectionReason =
   | 'api_key_unknown'
   | 'api_key_expired'
   | 'trust_gone'
+  | 'grant_gone'
   | 'scim_token_unknown'
   | 'platform_secret_wrong';
 

@@ -226,10 +226,10 @@ export interface KeptRule {
 export const KEY_PERMISSIONS = ['data.full'] as const;
 export type KeyPermission = (typeof KEY_PERMISSIONS)[number];
 
-/** A caller that is no person: an API key, or a workload whose ID token a trust accepted. */
+/** A caller that is no person: an API key, a workload whose ID token a trust accepted, or a client that a person signed in. */
 export interface Machine {
-  type: 'key' | 'workload';
-  /** ID of the key or of the trust. */
+  type: 'key' | 'workload' | 'grant';
+  /** ID of the key, of the trust or of the grant. */
   id: string;
 }
 

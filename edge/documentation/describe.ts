@@ -15,7 +15,7 @@ const INFO = {
 
 Authentication: send an access token as \`Authorization: Bearer <token>\`. Read operations require the scope \`branchgate:read\` or \`branchgate:write\`; all other operations require \`branchgate:write\`. Owners and admins can access every project of their tenant; operators and viewers can access the projects that they created or that are shared with them. A resource that you are not allowed to see is reported as not found.
 
-Machines: an API key (\`/api/v1/api-keys\`) is a bearer token too. A workload exchanges the ID token of its CI service at \`/api/v1/auth/token\`. Each acts in the name of the user who created the key or the trust, at most with the role of that user. Each operation states which machines may use it as \`x-machines\`: \`of_branches\` (all), \`unlimited\` (those without a \`branch_pattern\`), \`of_tenant\` (of these, those for all projects) or \`none\`.
+Machines: an API key (\`/api/v1/api-keys\`) is a bearer token too. A workload exchanges the ID token of its CI service at \`/api/v1/auth/token\`. A client of the Model Context Protocol that a person signed in has an access token for \`/mcp\` only. Each acts in the name of the user who created the key or the trust, or who signed in the client, at most with the role of that user. Each operation states which machines may use it as \`x-machines\`: \`of_branches\` (all), \`unlimited\` (those without a \`branch_pattern\`), \`of_tenant\` (of these, those for all projects) or \`none\`.
 
 Signing in: a browser starts at \`/api/v1/auth/idp/login\`, a command line tool at \`/api/v1/auth/cli/start\`. Both return tokens of the identity provider (PASETO v4.public). To sign in with a password or an e-mail code, call \`/api/v1/auth/login\` or \`/api/v1/auth/magic-link/verify\`. They return either tokens (the gateway's own JWTs for accounts of this gateway) or a \`pre_auth_token\`. Send a \`pre_auth_token\` as the bearer token to \`/api/v1/auth/2fa/…\` to complete the second factor and get the tokens; no other operation accepts it. Keep the refresh token secret, and exchange it for new tokens at \`/api/v1/auth/refresh\`. \`/api/v1/me\` returns the user that a token belongs to.
 
@@ -57,6 +57,8 @@ const TAGS = {
   Events: 'Changes in a project as a stream.',
   Webhooks: 'Addresses of a tenant to which events are sent.',
   'Machine access': 'API keys, and trusts that let workloads sign in without a stored secret.',
+  'Sign-in of agents':
+    'OAuth 2.1 for clients of the Model Context Protocol, whom people let act in their name.',
   Audit: 'A record of who did what in a tenant, and from where.',
   Members: 'The people in a tenant, and whom its projects are shared with.',
   'Sign-in':

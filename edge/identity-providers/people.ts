@@ -15,6 +15,7 @@ import {
 } from '../database/company-schema.ts';
 import { type Database, inOneBatch, insertIf, isThere, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
+import { oauthGrants } from '../database/oauth-schema.ts';
 import { accounts, apiKeys } from '../database/people-schema.ts';
 import { auditEvents, organizationMembers, organizations, users } from '../database/schema.ts';
 import { roleOf } from './claims.ts';
@@ -51,7 +52,7 @@ const selectUsers = (db: Database, condition: SQL | undefined) =>
     .where(condition);
 
 /**
- * Ends everything that gives these people access: sessions, the API keys that they made, and their membership,
+ * Ends everything that gives these people access: sessions, the API keys that they made, the clients that they signed in, and their membership,
  * without which their trusts are refused and their streams end. Nothing of it comes back by itself.
  * @param condition about `provider_people`
  */
@@ -62,6 +63,7 @@ export function endPeople(db: Database, condition: SQL | undefined): Statement[]
     db.delete(providerRefreshTokens).where(inArray(providerRefreshTokens.accountId, people)),
     db.delete(providerSessions).where(inArray(providerSessions.accountId, people)),
     db.delete(apiKeys).where(inArray(apiKeys.createdBy, theirUsers)),
+    db.delete(oauthGrants).where(inArray(oauthGrants.createdBy, theirUsers)),
     db.delete(organizationMembers).where(inArray(organizationMembers.userId, theirUsers)),
     db
       .update(providerPeople)

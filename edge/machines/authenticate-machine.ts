@@ -1,15 +1,17 @@
-import { and, eq, isNull, lte, or } from 'drizzle-orm';
+import { and, eq, isNotNull, isNull, lte, or } from 'drizzle-orm';
 import { CLOUDFLARE_WORKERS_ADDRESS, isInNetwork } from '../../shared/cidr.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import { isWorkloadToken, type OwnTokenSettings, verifyOwnToken } from '../authentication/own-tokens.ts';
+import { claimedMachineKind, type OwnTokenSettings, verifyOwnToken } from '../authentication/own-tokens.ts';
 import { lesserRole, type Principal } from '../authentication/principal.ts';
 import { rejected } from '../authentication/rejection.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import { isSameText, sha256 } from '../crypto/encoding.ts';
 import type { KeyPermission, Machine } from '../database/column-types.ts';
+import { providerSessions } from '../database/company-schema.ts';
 import { type Database, openDatabase } from '../database/database.ts';
-import { apiKeys, trusts } from '../database/people-schema.ts';
+import { oauthGrants } from '../database/oauth-schema.ts';
+import { apiKeys, sessions, trusts } from '../database/people-schema.ts';
 import { organizationMembers, organizations, projects, users } from '../database/schema.ts';
 import { logEvent } from '../log.ts';
 import { isApiKey, readApiKey } from './api-keys.ts';
@@ -23,7 +25,7 @@ const CACHED_MACHINES = 10_000;
 /** The last use is recorded at most once in this time. */
 const USE_RECORDED_EVERY_MS = 60_000;
 
-/** A key or a trust, with the user who created it. */
+/** A key, a trust or a grant, with the user who created it. */
 export interface MachineRecord extends Machine {
   tenantId: string;
   role: string;
@@ -32,8 +34,9 @@ export interface MachineRecord extends Machine {
   projectId: string | null;
   branchPattern: string | null;
   cidrs: readonly string[] | null;
-  /** Null: a trust, which has no secret and does not expire. */
+  /** Of a key. */
   secretHash: string | null;
+  /** Null: a trust, which does not expire. A grant ends with the session in which it was made. */
   expiresAt: Date | null;
   lastUsedAt: Date | null;
   creator: { id: string; email: string; role: string };
@@ -69,7 +72,29 @@ const READS: Record<Machine['type'], (db: Database, id: string) => Promise<Machi
     const unlimited = { permissions: [], cidrs: null, secretHash: null, expiresAt: null };
     return { type: 'workload', ...row.trust, ...unlimited, tenantId, scopes: ['read', 'write'], creator };
   },
+  grant: async (db, id) => {
+    const [row] = await db
+      .select({
+        grant: oauthGrants,
+        creator: CREATOR,
+        ofAccount: sessions.expiresAt,
+        ofPerson: providerSessions.expiresAt,
+      })
+      .from(oauthGrants)
+      .innerJoin(users, and(eq(users.id, oauthGrants.createdBy), eq(users.tenantId, oauthGrants.tenantId)))
+      .innerJoin(organizations, eq(organizations.idpTenantId, oauthGrants.tenantId))
+      .innerJoin(organizationMembers, membership())
+      .leftJoin(sessions, eq(sessions.id, oauthGrants.sessionId))
+      .leftJoin(providerSessions, eq(providerSessions.id, oauthGrants.providerSessionId))
+      .where(and(eq(oauthGrants.id, id), isNotNull(oauthGrants.refreshId)));
+    if (!row) return null;
+    const ends = [row.grant.expiresAt, row.ofAccount, row.ofPerson].flatMap((end) => end?.getTime() ?? []);
+    const expiresAt = new Date(Math.min(...ends));
+    return { type: 'grant', ...row.grant, cidrs: null, secretHash: null, expiresAt, creator: row.creator };
+  },
 };
+
+const TABLES = { key: apiKeys, workload: trusts, grant: oauthGrants };
 
 const membership = () =>
   and(eq(organizationMembers.organizationId, organizations.id), eq(organizationMembers.userId, users.id));
@@ -97,7 +122,7 @@ async function recordUse(binding: D1Database, record: MachineRecord, now: Date):
   const due = new Date(now.getTime() - USE_RECORDED_EVERY_MS);
   if (record.lastUsedAt && record.lastUsedAt > due) return;
   record.lastUsedAt = now;
-  const table = record.type === 'key' ? apiKeys : trusts;
+  const table = TABLES[record.type];
   await openDatabase(binding)
     .update(table)
     .set({ lastUsedAt: now })
@@ -119,21 +144,33 @@ interface Context {
   waitUntil: (work: Promise<unknown>) => void;
 }
 
-/** Whether a bearer token is one of a machine, by its form alone. */
-export const isMachineToken = (settings: OwnTokenSettings, token: string): boolean =>
-  isApiKey(token) || isWorkloadToken(settings, token);
+/**
+ * The kind of machine whose bearer token this is, by its form alone; null for that of a person.
+ * @param isMcp whether the request is for `/mcp`: nothing else accepts the tokens of its clients
+ */
+export function machineTypeOf(
+  settings: OwnTokenSettings,
+  token: string,
+  isMcp: boolean,
+): Machine['type'] | null {
+  if (isApiKey(token)) return 'key';
+  const kind = claimedMachineKind(settings, token);
+  if (kind === 'mcp') return isMcp ? 'grant' : null;
+  return kind;
+}
 
 /**
- * The bearer of an API key, or of the access token of a workload. It acts in the name of the user who created
- * it, with the lesser of both roles.
+ * The bearer of an API key, or of the access token of a workload or of a client of `/mcp`. It acts in the name of the user who
+ * created it, with the lesser of both roles.
  * @returns or UNAUTHENTICATED; FORBIDDEN for a key that is used from an address outside its networks
  */
 export async function authenticateMachine(
+  type: Machine['type'],
   token: string,
   context: Context,
 ): Promise<Result<Principal, Failure>> {
   const { settings, database, now, waitUntil } = context;
-  const bearer = isApiKey(token) ? await bearerOfKey(token, context) : await bearerOfToken(token, context);
+  const bearer = await BEARERS[type](token, context);
   if (!bearer.ok) return bearer;
   const { record } = bearer.value;
   const refusal = refusedAddress(record, context);
@@ -162,6 +199,19 @@ async function bearerOfKey(
   return ok({ record, expiresAt });
 }
 
+async function bearerOfGrant(
+  token: string,
+  { settings, database, now }: Context,
+): Promise<Result<MachineBearer, Failure>> {
+  const verified = await verifyOwnToken(settings, 'mcp', token, now);
+  if (!verified.ok) return verified;
+  const { sub, exp, scp } = verified.value;
+  const record = await machineRecord(database, { type: 'grant', id: sub }, now);
+  if (!record?.expiresAt || record.expiresAt <= now) return rejected('grant_gone');
+  const scopes = record.scopes.filter((scope) => scp.includes(scope));
+  return ok({ record: { ...record, scopes }, expiresAt: new Date(exp * 1000) });
+}
+
 async function bearerOfToken(
   token: string,
   { settings, database, now }: Context,
@@ -173,6 +223,12 @@ async function bearerOfToken(
   if (!record) return rejected('trust_gone');
   return ok({ record, expiresAt: new Date(exp * 1000) });
 }
+
+const BEARERS: Record<Machine['type'], typeof bearerOfKey> = {
+  key: bearerOfKey,
+  workload: bearerOfToken,
+  grant: bearerOfGrant,
+};
 
 /**
  * Null if the address is in the networks of the key, unless Workers of any customer of Cloudflare share it. Only a

@@ -7,6 +7,7 @@ import type { Principal } from '../authentication/principal.ts';
 import { type AuditActor, ROLES, type Role } from '../database/column-types.ts';
 import { type Database, firstRow, isThere, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
+import { oauthGrants } from '../database/oauth-schema.ts';
 import {
   accounts,
   invitations,
@@ -225,6 +226,7 @@ export async function removeMember(request: MemberRequest, userId: string): Prom
       rest: (isWritten) => [
         deleteInvitationsBy(db, userId, isWritten),
         db.delete(projectMembers).where(and(eq(projectMembers.userId, userId), isWritten)),
+        db.delete(oauthGrants).where(and(eq(oauthGrants.createdBy, userId), isWritten)),
         db.delete(organizationMembers).where(and(eq(organizationMembers.userId, userId), isWritten)),
         db
           .delete(secondFactors)

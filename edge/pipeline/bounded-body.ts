@@ -21,7 +21,7 @@ async function readBounded(body: ReadableStream<Uint8Array>): Promise<Uint8Array
 }
 
 /** Paths whose body is a form (RFC 6749 section 4). */
-const FORM_PATHS = /^\/api\/v1\/auth\/token$/;
+const FORM_PATHS = /^\/api\/v1\/auth\/(?:token|oauth\/(?:token|revoke))$/;
 
 const typeOf = (path: string) =>
   FORM_PATHS.test(path) ? 'application/x-www-form-urlencoded' : 'application/json';

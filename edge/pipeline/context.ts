@@ -39,6 +39,8 @@ export interface AppEnv {
     called: CalledOperation;
     /** NOT_FOUND about the last parameter of the path. */
     missing: Failure;
+    /** The `WWW-Authenticate` header of a 401, if it is not that of every path. */
+    challenge: string;
     /** Details of a failed request, for the log. */
     failed: { code: FailureCode; reason: string; stack?: string | undefined };
     /** The bucket that a failed authentication is counted against, if it is not that of tokens. */

@@ -36,7 +36,11 @@ export function renderFailure(
   const message = messageOf(code, c.var.called && { ...c.var.called, isRead: isReading(c) });
   // The error is about a token only (RFC 6750 section 3.1), and not about a wrong password or code.
   const isAboutToken = code === 'UNAUTHENTICATED';
-  if (status === 401) c.header('WWW-Authenticate', isAboutToken ? 'Bearer error="invalid_token"' : 'Bearer');
+  if (status === 401)
+    c.header(
+      'WWW-Authenticate',
+      c.var.challenge ?? (isAboutToken ? 'Bearer error="invalid_token"' : 'Bearer'),
+    );
   const retryAfter = code === 'RATE_LIMITED' ? fields?.retry_after : retryAfterOf(code);
   if (retryAfter !== null && mayRepeat) c.header('Retry-After', String(retryAfter));
   if (SCIM_PATHS.test(c.req.path)) return renderScimFailure(c, code, fields);
@@ -345,7 +349,15 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   },
   API_KEY_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 100 } },
   TRUST_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
+  OAUTH_GRANT_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 50 } },
   invalid_request: OF_OAUTH,
+  invalid_client: OF_OAUTH,
+  invalid_client_metadata: OF_OAUTH,
+  invalid_grant: OF_OAUTH,
+  invalid_redirect_uri: OF_OAUTH,
+  invalid_scope: OF_OAUTH,
+  invalid_target: OF_OAUTH,
+  unsupported_response_type: OF_OAUTH,
   NOT_FOUND: {
     shape: {
       ...OF_A_JOB.shape,

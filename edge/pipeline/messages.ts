@@ -77,6 +77,21 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
       'A session on the branch stayed in a transaction for too long, so it could not be copied. End the transaction, then try again.',
     ],
   ],
+  invalid_request: [
+    [
+      ['authorizeClient', 'previewOAuthGrant', 'createOAuthGrant', 'issueAgentTokens', 'revokeAgentToken'],
+      'The request of the client is malformed. See error_description.',
+    ],
+  ],
+  invalid_target: [
+    [
+      ['authorizeClient', 'previewOAuthGrant', 'createOAuthGrant', 'issueAgentTokens'],
+      'The resource is not the one that this service protects. Send the URL of /mcp as resource.',
+    ],
+  ],
+  unsupported_grant_type: [
+    [['issueAgentTokens'], 'The grant type is not supported. Exchange a code, or a refresh token.'],
+  ],
   SOURCE_NOT_ACTIVE: [
     [
       ['diffBranch', 'listChangedRows'],

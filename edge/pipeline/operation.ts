@@ -205,6 +205,7 @@ const NAMED: Record<string, { resource: Resource; isName?: true }> = {
   rule_id: { resource: 'network_rule' },
   trust_id: { resource: 'trust' },
   key_id: { resource: 'api_key' },
+  grant_id: { resource: 'oauth_grant' },
   webhook_id: { resource: 'webhook' },
   job_id: { resource: 'job' },
   user_id: { resource: 'member' },
@@ -323,8 +324,8 @@ const detailsOf = (issue: z.core.$ZodIssue) => {
   return issue.keys.map((key) => ({ path: pathTo(key), message: 'Unrecognized field.' }));
 };
 
-/** Forms are requests of OAuth, whose errors have one description (RFC 6749 section 5.2). */
-const formProblem = (error: schemas.ZodError | undefined) =>
+/** The errors of OAuth have one description (RFC 6749 section 5.2). */
+const oauthProblem = (error: schemas.ZodError | undefined) =>
   (error?.issues.flatMap(detailsOf) ?? []).map(({ path, message }) => `${path}: ${message}`).join('; ');
 
 interface Validation {
@@ -333,13 +334,24 @@ interface Validation {
   error?: schemas.ZodError;
 }
 
+/** Endpoints whose clients know the errors of OAuth only. */
+const OAUTH_PATHS = /^\/api\/v1\/auth\/oauth\//;
+
+/** The error of a request to an endpoint of OAuth, in a form, a query, or as JSON in a registration (RFC 7591 section 3.2.2). */
+function oauthFailure(target: string, error: schemas.ZodError | undefined): ApiError {
+  const isAddress = error?.issues.some(({ path: [field] }) => field === 'redirect_uris');
+  const ofJson = isAddress ? 'invalid_redirect_uri' : 'invalid_client_metadata';
+  const code = target === 'json' ? ofJson : 'invalid_request';
+  return new ApiError(code, { error_description: oauthProblem(error) });
+}
+
 /**
  * Maps a failed validation: a malformed id in the path is reported as not found, everything else in detail.
  */
-function rejectInvalid({ target, success, error }: Validation): void {
+function rejectInvalid({ target, success, error }: Validation, { req }: AppContext): void {
   if (success) return;
   if (target === 'param') throw ApiError.of(missingParameter(String(error?.issues[0]?.path[0]), undefined));
-  if (target === 'form') throw new ApiError('invalid_request', { error_description: formProblem(error) });
+  if (target === 'form' || OAUTH_PATHS.test(req.path)) throw oauthFailure(target, error);
   throw new ApiError('VALIDATION_FAILED', { details: error?.issues.flatMap(detailsOf) });
 }
 

@@ -81,6 +81,18 @@ export const bucketOf = {
     bucket: named('tenant', tenantId),
     limit: 'invitations',
   }),
+  clientRegistration: (address: string | null): Bucket => ({
+    bucket: addressBucket(address),
+    limit: 'client_registrations',
+  }),
+  clientDocument: (userId: string): Bucket => ({
+    bucket: named('user_id', userId),
+    limit: 'client_documents',
+  }),
+  clientDocumentFrom: (address: string | null): Bucket => ({
+    bucket: addressBucket(address),
+    limit: 'client_documents_of_address',
+  }),
   wrongCodeFrom: (address: string | null): Bucket => ({
     bucket: addressBucket(address),
     limit: 'wrong_codes_of_address',

@@ -95,6 +95,12 @@ export const LIMITS = {
   mails_of_address: { max: () => 200, windowSeconds: 3600, written: 'before_the_response' },
   // Invitations per tenant, because each is a mail to an address of the inviter's choice.
   invitations: { max: () => 50, windowSeconds: 3600, written: 'before_the_response' },
+  // Registrations of OAuth clients per client address, because anybody can register.
+  client_registrations: { max: () => 20, windowSeconds: 3600, written: 'before_the_response' },
+  // Metadata documents of OAuth clients that the gateway fetches, per user and per client address, because the user
+  // chooses the address that the gateway connects to.
+  client_documents: { max: () => 20, windowSeconds: 3600, written: 'before_the_response' },
+  client_documents_of_address: { max: () => 60, windowSeconds: 3600, written: 'before_the_response' },
   // Second-factor attempts per pre-auth token, and wrong ones per user.
   second_factor_tries: { max: () => 5, windowSeconds: 3600, written: 'before_the_response' },
   wrong_second_factors: wrongTries(30),

@@ -25,7 +25,7 @@ const AuditQuery = PageQuery.extend({
     .min(1)
     .max(ACTOR_ID_MAX)
     .optional()
-    .meta({ description: 'Only events of this user, API key or trust.' }),
+    .meta({ description: 'Only events of this user, API key, trust or grant.' }),
 });
 
 export const auditRoutes = operations().openapi(

@@ -189,6 +189,7 @@ export const InvitationParams = z.strictObject({ invitation_id: Id });
 export const SessionParams = z.strictObject({ session_id: Id });
 export const RuleParams = z.strictObject({ project_id: Id, rule_id: Id });
 export const TrustParams = z.strictObject({ project_id: Id, trust_id: Id });
+export const OAuthGrantParams = z.strictObject({ grant_id: z.uuid().toLowerCase() });
 export const ApiKeyParams = z.strictObject({
   key_id: z.string().meta({ description: 'The part of the key between `bg_` and the next `_`.' }),
 });

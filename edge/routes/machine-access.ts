@@ -40,7 +40,7 @@ const tags = ['Machine access'];
 const DAY_MS = 86_400_000;
 
 /** @throws ApiError FORBIDDEN for a role above the caller's */
-function requireRole({ var: { principal } }: AppContext, wanted: Role): void {
+export function requireRole({ var: { principal } }: AppContext, wanted: Role): void {
   if (lesserRole(wanted, principal.role) === wanted) return;
   throw new ApiError('FORBIDDEN', { required: `role ${wanted}` }, 'a machine above its creator');
 }

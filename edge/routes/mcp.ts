@@ -1,6 +1,7 @@
 import { Hono } from 'hono';
 import { z } from 'zod';
 import { createClient } from '../../client/client.ts';
+import { MCP_PATH } from '../authentication/own-tokens.ts';
 import { ApiError } from '../errors.ts';
 import { logEvent } from '../log.ts';
 import type { AppContext, AppEnv } from '../pipeline/context.ts';
@@ -11,11 +12,12 @@ import { currentTraceparent } from '../trace.ts';
 const VERSION = '1';
 
 /**
- * Headers of the caller that its requests to the API have too, for limits, network rules and the audit log.
+ * Headers of the caller that its requests to the API have too, for network rules and the audit log. Not its token: the pipeline
+ * hands on whom it authenticated.
  */
-const PASSED_ON = ['authorization', 'cf-connecting-ip', 'user-agent'];
+const PASSED_ON = ['cf-connecting-ip', 'user-agent'];
 
-/** The project of calls that name none: `/mcp?project_id=…`. */
+/** The project of calls that name none: `/mcp?project_id=…`; default: the only one of the credential. */
 const Query = z.strictObject({ project_id: z.uuid().toLowerCase().optional() });
 
 /**
@@ -32,18 +34,18 @@ function requireKnownOrigin(c: AppContext): void {
 
 function projectOf(c: AppContext): string | null {
   const query = Query.safeParse(c.req.query());
-  if (query.success) return query.data.project_id ?? null;
+  if (query.success) return query.data.project_id ?? c.var.principal.machine?.projectId ?? null;
   const details = [{ path: 'project_id', message: 'must be the ID of a project, and the only parameter' }];
   throw new ApiError('VALIDATION_FAILED', { details });
 }
 
 /**
- * The Model Context Protocol over HTTP, without sessions. A tool sends requests to the API with the
- * credential of its caller, so that roles, limits and the audit log are those of the API.
- * @param api handles a request as if it came from outside
+ * The Model Context Protocol over HTTP, without sessions. A tool sends requests to the API in the name of
+ * its caller, so that roles, limits and the audit log are those of the API.
+ * @param api handles a request as if the caller had sent it
  */
 export function mcpRoutes(api: (c: AppContext, request: Request) => Promise<Response>) {
-  return new Hono<AppEnv>().all('/mcp', async (c) => {
+  return new Hono<AppEnv>().all(MCP_PATH, async (c) => {
     requireKnownOrigin(c);
     await requireAdmission(c);
     const project = projectOf(c);

@@ -106,10 +106,10 @@ const Me = z
       .meta({ description: 'The ID of the user in `created_by`; null without a tenant.' }),
     actor_id: z.uuid().nullable().meta({
       description:
-        'The ID in the `actor_id` of audit events: that of the user, the API key or the trust; null without a tenant.',
+        'The ID in the `actor_id` of audit events: that of the user, the API key, the trust or the grant; null without a tenant.',
     }),
     actor_type: z
-      .enum(['key', 'workload'])
+      .enum(['key', 'workload', 'grant'])
       .optional()
       .meta({ description: 'Absent for a user.', example: 'key' }),
     branch_pattern: z.string().nullable().optional().meta({

@@ -56,23 +56,35 @@ interface Confirmation {
 const UNLIMITED: Confirmation = { until: null };
 
 /**
- * Asks the provider of a person, at most every 15 minutes, before the refresh token of the gateway is used.
- * Of concurrent renewals one asks, because a provider may end a sign-in whose refresh token is used twice.
- * @returns or IDP_UNAVAILABLE, SSO_MISCONFIGURED: the session stays, and the renewal can be tried again
+ * As `confirmProviderSession`, for the session of a refresh token, before that is used.
+ * @returns as `confirmProviderSession`
  */
 export async function confirmSession(
-  { db, settings, now: clock }: SignInContext,
+  context: SignInContext,
   refreshToken: string,
 ): Promise<Result<Confirmation, Failure>> {
-  const now = clock();
-  const verified = await verifyOwnToken(settings, 'refresh', refreshToken, now);
+  const verified = await verifyOwnToken(context.settings, 'refresh', refreshToken, context.now());
   // `renewSession` refuses it.
   if (!verified.ok || !verified.value.idp) return ok(UNLIMITED);
-  const { sid, idp, sub } = verified.value;
+  const { sid: sessionId, idp, sub: accountId } = verified.value;
+  return confirmProviderSession(context, { sessionId, accountId, providerId: idp.id });
+}
+
+/**
+ * Asks the provider of a person, at most every 15 minutes, whether the session may go on. Of concurrent
+ * renewals one asks, because a provider may end a sign-in whose refresh token is used twice.
+ * @returns or REFRESH_TOKEN_WRONG when the session has ended; IDP_UNAVAILABLE, SSO_MISCONFIGURED: the session
+ *   stays, and the renewal can be tried again
+ */
+export async function confirmProviderSession(
+  { db, settings, now: clock }: SignInContext,
+  { sessionId: sid, accountId, providerId }: Record<'sessionId' | 'accountId' | 'providerId', string>,
+): Promise<Result<Confirmation, Failure>> {
+  const now = clock();
   const isIt = and(
     eq(providerSessions.id, sid),
-    eq(providerSessions.accountId, sub),
-    eq(providerSessions.providerId, idp.id),
+    eq(providerSessions.accountId, accountId),
+    eq(providerSessions.providerId, providerId),
   );
   const [found] = await db
     .select({ session: providerSessions, provider: identityProviders, person: providerPeople })

@@ -83,7 +83,8 @@ async function signInByProvider(context: SignInContext, tokens: Tokens): Promise
 }
 
 /** The path is stored in a cookie, which browsers limit to 4,096 bytes. */
-const LENGTH_MAX = 512;
+const LENGTH_MAX = 2048;
+const bytesOf = (path: string) => new TextEncoder().encode(JSON.stringify(path)).length;
 
 /**
  * Browsers remove tabs and line breaks from addresses and read `\` as `/`, so these could begin a host name.
@@ -107,7 +108,7 @@ function isReturnPath(text: string): boolean {
 /** The path where a client continues after the sign-in, on its own origin. */
 export const ReturnTo = z
   .string()
-  .max(LENGTH_MAX)
+  .refine((path) => bytesOf(path) <= LENGTH_MAX, `Expected at most ${LENGTH_MAX} bytes`)
   .refine(isReturnPath, 'Expected a path on this origin, without a host or control characters')
   .meta({
     description:

@@ -7,6 +7,7 @@ import { rejected } from '../authentication/rejection.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import { providerPeople, providerSessions } from '../database/company-schema.ts';
 import { type Database, openDatabase, type Statement, writeThenRead } from '../database/database.ts';
+import { oauthGrants } from '../database/oauth-schema.ts';
 import { accounts, projectMembers, sessions } from '../database/people-schema.ts';
 import {
   auditEvents,
@@ -78,7 +79,8 @@ function upsertUser(db: Database, token: TenantIdentity, tenantAsRead: string, n
 /**
  * Moves the user's projects, everything that belongs to them, and the user's audit events from the former
  * tenant to the tenant of this token (specification 5.9). The user's audit events in projects of others are
- * not moved. What is shared with the user, and whom the user's projects are shared with, ends. Runs in the
+ * not moved. What is shared with the user, whom the user's projects are shared with, and the clients that the
+ * user signed in end. Runs in the
  * batch that changes the user's tenant, after that change, and has no effect if that had none.
  */
 function followTenant(db: Database, token: TenantIdentity, formerTenantId: string): Statement[] {
@@ -110,6 +112,7 @@ function followTenant(db: Database, token: TenantIdentity, formerTenantId: strin
     db
       .delete(projectMembers)
       .where(or(inArray(projectMembers.userId, user), inArray(projectMembers.projectId, projectsOfUser()))),
+    db.delete(oauthGrants).where(inArray(oauthGrants.createdBy, user)),
     db.update(projects).set({ tenantId }).where(inArray(projects.createdBy, user)),
     db.update(projectBranches).set({ tenantId }).where(inArray(projectBranches.projectId, projectsOfUser())),
     db.update(networkRules).set({ tenantId }).where(inArray(networkRules.projectId, projectsOfUser())),

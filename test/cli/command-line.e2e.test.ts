@@ -130,6 +130,7 @@ describe('the output', () => {
       ['trust list', '/trusts', 'trusts'],
       ['snapshot list', '/snapshots', 'snapshots'],
       ['key list', '/api/v1/api-keys', 'api_keys'],
+      ['grant list', '/api/v1/oauth-grants', 'oauth_grants'],
       ['table list', '/branches/main/tables', 'tables'],
     ] as const),
   )('of %s --json are the records of the API', async (command, path, field) => {

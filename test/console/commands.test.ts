@@ -69,6 +69,8 @@ test.each<[string, string, string[], object]>([
     ['pr-7'],
     { setting: { search_path: 'app, public', TimeZone: null }, project: HOSTILE },
   ],
+  [COMMANDS.listGrants, 'grant list', [], {}],
+  [COMMANDS.revokeGrant('id'), 'grant revoke', ['id'], {}],
   [COMMANDS.revokeKey('k3v7q2xw5mza4d6b'), 'key revoke', ['k3v7q2xw5mza4d6b'], {}],
   [
     COMMANDS.createTrust({ id: PROJECT, name: 'My shop' }, trust, ORIGIN),

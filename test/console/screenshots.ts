@@ -8,6 +8,7 @@ import { openBrowser, visit } from '../support/console/browser.ts';
 import { FOLLOWS, type FollowState, stageFollow } from '../support/console/follows.ts';
 import { pagesOf, preparePages } from '../support/console/pages.ts';
 import { signInOnPage } from '../support/console/person.ts';
+import { newPkce, register, requestFor } from '../support/oauth/client-app.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
 import { newOwner } from '../support/sign-in/people.ts';
 import { startStack, UNLIMITED } from '../support/stack/stack.ts';
@@ -55,7 +56,12 @@ async function main(): Promise<void> {
       }
     }
     await page.unrouteAll({ behavior: 'wait' });
-    for (const [name, path, text] of pagesOf(projectId)) {
+    const client = { client_name: 'Coding agent', redirect_uris: ['http://127.0.0.1:49152/callback'] };
+    const { body: registered } = await register(stack.url, client);
+    const request = requestFor(stack.url, registered.client_id, newPkce(), client.redirect_uris[0]);
+    const asked = Buffer.from(JSON.stringify(request)).toString('base64url');
+    const consent = ['consent', `/authorize?request=${asked}`, 'Sign in Coding agent'] as const;
+    for (const [name, path, text] of [...pagesOf(projectId), consent]) {
       const file = name.replaceAll(' ', '-');
       for (const scheme of SCHEMES)
         for (const [device, width] of Object.entries(WIDTHS)) {

@@ -55,6 +55,8 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'providers.change': ['all', OWNERS, OWNERS, OWNERS],
   'machines.read': ['all', 'all', LEADERS, LEADERS],
   'machines.change': ['all', 'all', LEADERS, LEADERS],
+  'grants.read': ['all', 'all', 'own', 'own'],
+  'grants.change': ['all', 'all', 'own', 'own'],
 };
 
 /** Actions that the read scope is sufficient for, if the role allows them. */
@@ -68,6 +70,7 @@ const READS: readonly Action[] = [
   'events.read',
   'webhooks.read',
   'masking.read',
+  'grants.read',
   'audit.read',
   'members.read',
   'providers.read',

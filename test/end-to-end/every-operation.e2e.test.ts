@@ -93,6 +93,10 @@ const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   confirmAuditExport: [404, 'NOT_FOUND'],
   // The resolver of this stack is an address on which nothing listens.
   verifyProviderDomain: [503, 'DOMAIN_LOOKUP_FAILED'],
+  // The client of the example asks for another gateway, and nobody has signed one in: `test/edge/oauth` does.
+  previewOAuthGrant: [400, 'invalid_target'],
+  createOAuthGrant: [400, 'invalid_target'],
+  deleteOAuthGrant: [404, 'NOT_FOUND'],
   // The host is no standby.
   promoteHost: [409, 'HOST_NOT_STANDBY'],
   // The source is at a private address.

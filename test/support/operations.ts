@@ -159,8 +159,11 @@ export const PUBLIC_OPERATIONS = withAccess('public');
 /** Ids of resources by their names in paths. */
 export type Ids = Record<string, string>;
 
+/** An object may have no text of its own. */
+const textOf = (value: unknown) => (typeof value === 'string' ? value : (JSON.stringify(value) ?? ''));
+
 export const formOf = (body: Record<string, unknown>) =>
-  new URLSearchParams(Object.entries(body).map(([name, value]) => [name, String(value)])).toString();
+  new URLSearchParams(Object.entries(body).map(([name, value]) => [name, textOf(value)])).toString();
 
 /** Calls the operation on these resources. */
 export function callOperation(
@@ -235,5 +238,6 @@ export async function createResources(api: Api, manager = api): Promise<Ids> {
     // Only the gateway's own accounts have them.
     invitation_id: crypto.randomUUID(),
     session_id: crypto.randomUUID(),
+    grant_id: crypto.randomUUID(),
   };
 }

@@ -14,6 +14,7 @@ import { sessionStore, signOut } from '../../data/session.ts';
 import { useStore } from '../../data/store.ts';
 import { chooseTheme, THEMES, themeStore } from '../../data/theme.ts';
 import { TEXT } from '../../strings/common.ts';
+import { SignedInAgents } from '../machine-access/signed-in-agents.tsx';
 
 const BROWSERS = [
   ['Edge', /Edg\//],
@@ -173,6 +174,7 @@ function AccountPage() {
       <div className="card padded">
         <Choice legend="Appearance" name="theme" options={THEMES} value={theme} onChange={chooseTheme} />
       </div>
+      <SignedInAgents userId={me.id} />
       {isOwnAccount ? (
         <>
           <Sessions />

@@ -28,12 +28,15 @@ import { TEXT } from '../../strings/common.ts';
 import { fileOf } from './export.ts';
 import './audit.css';
 
-const ACTORS = { user: 'Person', key: 'API key', workload: 'Workload', service: 'Service' } as Record<
-  string,
-  string
->;
+const ACTORS = {
+  user: 'Person',
+  key: 'API key',
+  workload: 'Workload',
+  grant: 'Signed-in agent',
+  service: 'Service',
+} as Record<string, string>;
 
-/** A person, a trust (UUID), or a key. */
+/** A person, a trust or a grant (UUID), or a key. */
 const ID = /^(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[a-z2-7]{16})$/;
 
 export interface ActorChoice {

@@ -13,9 +13,17 @@ import { ListTable } from '../../components/list-table.tsx';
 import { Page } from '../../components/page.tsx';
 import { api } from '../../data/gateway.ts';
 import { refresh } from '../../data/query-client.ts';
-import { apiKeysQuery, type Project, projectsQuery, projectWord } from '../../data/resources.ts';
+import {
+  apiKeysQuery,
+  membersQuery,
+  type Project,
+  projectsQuery,
+  projectWord,
+} from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
+import { Limits } from './limits.tsx';
+import { SignedInAgents } from './signed-in-agents.tsx';
 
 const ROLES = [
   ['viewer', 'Viewer'],
@@ -170,30 +178,12 @@ const NewKey = ({ made, onClose }: { made: Schemas['CreatedApiKey']; onClose: ()
 
 type ApiKey = Schemas['ApiKey'];
 
-function Limits({ apiKey, project }: { apiKey: ApiKey; project: string | undefined }) {
-  const limits = [
-    apiKey.role,
-    apiKey.scopes.map((scope) => scope.split(':').at(-1)).join(', '),
-    apiKey.project_id === null ? 'Every project' : (project ?? apiKey.project_id),
-    apiKey.branch_pattern ?? '',
-    apiKey.cidrs?.join(', ') ?? '',
-  ];
-  return (
-    <span className="row">
-      {limits.filter(Boolean).map((limit) => (
-        <span className="badge plain" key={limit}>
-          {limit}
-        </span>
-      ))}
-    </span>
-  );
-}
-
 export const Route = createFileRoute('/_inside/keys')({ component: ApiKeysPage });
 
 function ApiKeysPage() {
   const keys = useQuery(apiKeysQuery());
   const projects = useQuery(projectsQuery()).data ?? [];
+  const members = useQuery(membersQuery()).data ?? [];
   const [isCreating, setCreating] = useState(false);
   const [made, setMade] = useState<Schemas['CreatedApiKey'] | null>(null);
   const [leaving, setLeaving] = useState<ApiKey | null>(null);
@@ -225,7 +215,7 @@ function ApiKeysPage() {
                     </td>
                     <td>
                       <Limits
-                        apiKey={apiKey}
+                        of={apiKey}
                         project={projects.find(({ id }) => id === apiKey.project_id)?.name}
                       />
                     </td>
@@ -250,6 +240,8 @@ function ApiKeysPage() {
         )}
       </Loaded>
       <CommandLine command={COMMANDS.listKeys} />
+      <SignedInAgents emailOf={(userId) => members.find(({ id }) => id === userId)?.email} />
+      <CommandLine command={COMMANDS.listGrants} />
       {isCreating && (
         <CreateKeyDialog
           projects={projects}

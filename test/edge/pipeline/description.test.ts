@@ -37,6 +37,8 @@ const PUBLIC = [
     ...['startPasswordReset', 'resetPassword', 'acceptInvitation'],
   ],
   ...['listSignInMethods', 'startCompanySignIn', 'completeCompanySignIn', 'recoverOwner'],
+  ...['getMcpMetadata', 'getResourceMetadata', 'getAuthorizationServerMetadata'],
+  ...['authorizeClient', 'registerClient', 'issueAgentTokens', 'revokeAgentToken'],
   ...['startCliSignIn', 'exchangeCliCode', 'renewTokens', 'renewPageSession', 'exchangeToken'],
 ];
 
@@ -135,10 +137,12 @@ test('every POST that creates something takes an Idempotency-Key, except those n
       !parameters.some((parameter) => 'name' in parameter && parameter.name === 'idempotency-key'),
   );
   expect(creating.length).toBeGreaterThan(keyless.length);
-  // A repeated rehearsal is a new one. A host has one token, which the next request replaces. SCIM finds a user
+  // A repeated rehearsal is a new one, and so are a code and a registration. A host has one token, which the next request replaces. SCIM finds a user
   // or group by its name.
   const named = keyless.map(({ described: { operationId } }) => operationId);
   expect(named.toSorted()).toEqual([
+    'createOAuthGrant',
+    'registerClient',
     'registerHost',
     'renewHostEnrolment',
     'scimCreateGroup',

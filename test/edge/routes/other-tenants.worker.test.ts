@@ -3,9 +3,11 @@ import { beforeAll, expect, test } from 'vitest';
 import { moves } from '../../../edge/database/move-schema.ts';
 import { projectBranches, snapshots } from '../../../edge/database/schema.ts';
 import { Api } from '../../support/api.ts';
+import { signInClient, tokensOf } from '../../support/oauth/client-app.ts';
 import { createMachines } from '../../support/operations.ts';
 import { insertRows, readAll, type Twin, twinOf, twinRows } from '../../support/records/twins.ts';
 import { sharedTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+import { SETTINGS } from '../../support/worker/worker.ts';
 
 /** Responses to the same requests before and after others have the same of everything. */
 
@@ -25,6 +27,8 @@ beforeAll(async () => {
   const { id: branchId } = await owner.branch(project, 'made');
   await owner.webhook(project);
   await createMachines(owner, project);
+  const { form } = await signInClient(gateway.url, SETTINGS.BASE_URL, owner, { project_id: project });
+  await tokensOf(gateway.url, form);
   const rights = {
     name: 'CI',
     role: 'admin',
@@ -106,6 +110,7 @@ const OF_TENANT = [
   '/api/v1/api-keys',
   '/api/v1/audit-events',
   '/api/v1/members',
+  '/api/v1/oauth-grants',
 ];
 
 /** The responses of the requests, with what they name of a twin. */

@@ -31,11 +31,13 @@ import { expireBranches } from '../../../edge/branches/expiry.ts';
 import { keptBranch } from '../../../edge/branches/restore-branch.ts';
 import { cloneableSnapshot, latestSnapshot, snapshotsOf } from '../../../edge/branches/snapshot.ts';
 import { reserveSnapshot, takeScheduledSnapshot } from '../../../edge/branches/take-snapshot.ts';
+import { sha256 } from '../../../edge/crypto/encoding.ts';
 import { identityProviders, providerPeople, signInPolicies } from '../../../edge/database/company-schema.ts';
 import { type Database, inOneBatch, insertAllIf, openDatabase } from '../../../edge/database/database.ts';
 import { eventOutbox, webhooks } from '../../../edge/database/event-schema.ts';
 import { maskingPolicies } from '../../../edge/database/masking-schema.ts';
 import { moves } from '../../../edge/database/move-schema.ts';
+import { oauthGrants } from '../../../edge/database/oauth-schema.ts';
 import { accounts, projectMembers } from '../../../edge/database/people-schema.ts';
 import {
   auditEvents,
@@ -72,6 +74,8 @@ import { storeDiskBytes } from '../../../edge/monitoring/disk-bytes.ts';
 import { readSubject, StorageQuota } from '../../../edge/monitoring/storage-quota.ts';
 import { movingBranches, reserveMove } from '../../../edge/moves/reserve.ts';
 import { switchHost } from '../../../edge/moves/switch.ts';
+import { exchangeCode, refreshGrant, revokeByToken } from '../../../edge/oauth/grant-tokens.ts';
+import { endGrant, grantsOf, insertGrant, revokeGrant } from '../../../edge/oauth/grants.ts';
 import { shareProject, unshareProject } from '../../../edge/people/project-sharing.ts';
 import { createTenant } from '../../../edge/people/tenants.ts';
 import { changeProject } from '../../../edge/projects/change-project.ts';
@@ -154,7 +158,11 @@ const comparable = (value: unknown): unknown =>
       .replaceAll(/[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f-]{21}/g, (id) =>
         KNOWN.has(id) || isOfTwin({ table: id, columns: {} }) ? id : 'new',
       )
-      .replaceAll(/"((?:sealed|recovery|access|refresh)\w*|verification|hash)":"[^"]*"/gi, '"$1":"random"'),
+      .replaceAll(
+        /"((?:sealed|recovery|access|refresh)\w*|verification|hash|code_?hash)":"[^"]*"/gi,
+        '"$1":"random"',
+      )
+      .replaceAll(/"code":"[\w-]{43}"/g, '"code":"random"'),
   );
 const ofTables = (rows: readonly StoredRow[]) => rows.filter(({ table }) => table !== 'event_outbox');
 const sorted = (rows: readonly StoredRow[]) =>
@@ -538,6 +546,78 @@ const CASES: Record<string, Case> = {
     run: () => machineRecord(fresh(), { type: 'workload', id: ID.trust }, NOW),
     expected: null,
   },
+  'a client that was signed in': {
+    run: () => machineRecord(fresh(), { type: 'grant', id: ID.personGrant }, NOW),
+  },
+  'a client whose person is in another tenant': {
+    change: () => db.update(users).set({ tenantId: 'x' }).where(eq(users.id, ID.personUser)),
+    run: () => machineRecord(fresh(), { type: 'grant', id: ID.personGrant }, NOW),
+    expected: null,
+  },
+  'a client whose person has no membership': {
+    change: () => db.delete(organizationMembers).where(eq(organizationMembers.userId, ID.personUser)),
+    run: () => machineRecord(fresh(), { type: 'grant', id: ID.personGrant }, NOW),
+    expected: null,
+  },
+  'the clients of a tenant': {
+    ofTenant: true,
+    run: () =>
+      db
+        .select()
+        .from(oauthGrants)
+        .where(grantsOf({ tenantId: 't', userId: ID.personUser }, 'all')),
+  },
+  'the clients of a person': {
+    ofTenant: true,
+    run: () =>
+      db
+        .select({ id: oauthGrants.id })
+        .from(oauthGrants)
+        .where(grantsOf({ tenantId: 't', userId: ID.personUser }, 'own')),
+    expected: [{ id: ID.personGrant }],
+  },
+  'another client that a person signs in': {
+    ofTenant: true,
+    run: () => newGrant({}),
+    expected: { ok: true },
+  },
+  'a refresh token of a person of a provider': {
+    ofTenant: true,
+    run: () => refreshed(ID.personGrant),
+    expected: { ok: true },
+  },
+  'a refresh token that was used': {
+    ofTenant: true,
+    change: () => db.update(oauthGrants).set({ refreshId: 'next' }).where(eq(oauthGrants.id, ID.personGrant)),
+    run: () => refreshed(ID.personGrant),
+    expected: { ok: false, failure: { code: 'invalid_grant' } },
+  },
+  'a refresh token of an account whose company requires its provider': {
+    run: () => refreshed(ID.grant),
+    expected: { ok: false, failure: { code: 'invalid_grant' } },
+  },
+  'the sign-out of a client by its token': {
+    ofTenant: true,
+    run: async () =>
+      revokeByToken(context(), { token: await grantToken(ID.personGrant), client_id: CLIENT_OF_GRANT }),
+  },
+  'a code that is exchanged': {
+    ofTenant: true,
+    run: async () => {
+      const codeChallenge = await challengeOf('verifier');
+      await db
+        .update(oauthGrants)
+        .set({ codeHash: await sha256('code'), refreshId: null, codeChallenge, codeExpiresAt: at(60) })
+        .where(eq(oauthGrants.id, ID.personGrant));
+      return exchangeCode(withDatabase(), {
+        code: 'code',
+        client_id: CLIENT_OF_GRANT,
+        redirect_uri: 'https://agent.example/callback',
+        code_verifier: 'verifier',
+      });
+    },
+    expected: { ok: true },
+  },
   'another masking key': { run: async () => written([(await replacingKey(db, KEYS, 'p', NOW))(sql`true`)]) },
   'the masking key of a preview': {
     change: async () => written([(await replacingKey(db, KEYS, 'p', NOW))(sql`true`)]),
@@ -875,6 +955,38 @@ const CASES: Record<string, Case> = {
   },
 };
 
+const CLIENT_OF_GRANT = 'https://agent.example/client.json';
+const challengeOf = async (verifier: string) =>
+  Buffer.from(await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier))).toString(
+    'base64url',
+  );
+const withDatabase = () => {
+  const plain = context() as unknown as { env: object };
+  return { ...plain, env: { ...plain.env, DB: fresh() } } as never;
+};
+const grantToken = (sub: string) =>
+  signOwnToken(SETTINGS, 'mcp_refresh', { sub, jti: ID.refresh }, { issuedAt: NOW, expiresAt: at(600) });
+const refreshed = async (grant: string) =>
+  refreshGrant(withDatabase(), { refresh_token: await grantToken(grant), client_id: CLIENT_OF_GRANT });
+const newGrant = (consent: object) =>
+  insertGrant(
+    db,
+    {
+      request: { redirectUri: 'https://agent.example/callback', codeChallenge: 'c', resource: 'r' } as never,
+      client: { id: CLIENT_OF_GRANT, name: 'Agent', redirectUris: [] },
+      consent: {
+        role: 'viewer',
+        scopes: ['read'],
+        permissions: [],
+        project_id: null,
+        branch_pattern: null,
+        ...consent,
+      },
+    },
+    { sessionId: ID.personSession, providerId: ID.provider },
+    { ...actor, userId: ID.personUser },
+    NOW,
+  );
 const admitPersonOf = async (who: { subject: string; email: string }) => {
   const [provider] = await db.select().from(identityProviders).where(eq(identityProviders.id, ID.provider));
   if (!provider) throw new Error('no provider');
@@ -948,6 +1060,22 @@ const NAMED: Record<
   },
   'the deletion of a trust': { run: (of) => deleteTrust(db, 'p', of(ID.trust), actor, NOW) },
   'the deletion of a key': { ofTenant: true, run: (of) => deleteApiKey(db, of(ID.key), actor, NOW) },
+  'the sign-out of a client': {
+    ofTenant: true,
+    run: (of) => revokeGrant(db, of(ID.grant), grantsOf({ tenantId: 't', userId: 'u' }, 'all'), actor, NOW),
+  },
+  'the end of a grant': {
+    ofTenant: true,
+    run: async (of) => {
+      const [grant] = await db.select().from(oauthGrants).where(eq(oauthGrants.id, ID.grant));
+      if (!grant) throw new Error('no grant');
+      return endGrant(db, { ...grant, id: of(ID.grant) }, 'revoked', actor, NOW);
+    },
+  },
+  'a client that a person signs in': {
+    ofTenant: true,
+    run: (of) => newGrant({ project_id: of('p') }),
+  },
   'a provider': { ofTenant: true, run: (of) => providerOf(db, 't', of(ID.provider)) },
   'roles of people': {
     change: () => db.update(providerPeople).set({ role: 'viewer' }),

@@ -16,6 +16,7 @@ import {
   type User,
 } from '../../support/host/access-table.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
+import { signInClient, tokensOf } from '../../support/oauth/client-app.ts';
 import {
   callOperation,
   createResources,
@@ -54,6 +55,8 @@ export function describeAccess(running: () => Stack): void {
   let own: ReturnType<typeof ownTokens>;
   /** An account of the gateway, with a session. */
   let account: { account: string; session: string; tenant: string };
+  /** The tokens of a client of `/mcp` that Ada has signed in. */
+  let ofClient: Awaited<ReturnType<typeof tokensOf>>;
   const callers = new Map<string, Api>();
   /** One resource of each kind of Ada's, and of the others what the paths of operations with references name. */
   const resources = {} as Record<User, Ids>;
@@ -94,6 +97,9 @@ export function describeAccess(running: () => Stack): void {
       callers.set(named({ user, role, scope }), api);
     }
     resources.ada = await createResources(ownerApi('ada'));
+    const signedIn = await signInClient(stack.url, stack.url, ownerApi('ada'));
+    resources.ada.grant_id = signedIn.grantId;
+    ofClient = await tokensOf(stack.url, signedIn.form);
     for (const user of ['colleague', 'outsider'] as const) {
       const { id: project_id } = await ownerApi(user).project('Own');
       resources[user] = { project_id, branch_ref: (await ownerApi(user).branch(project_id, 'own')).id };
@@ -181,6 +187,10 @@ export function describeAccess(running: () => Stack): void {
         ...['listSignInMethods', 'startCompanySignIn', 'completeCompanySignIn', 'recoverOwner'],
       ];
       const workloads = ['exchangeToken'];
+      const clients = [
+        ...['getMcpMetadata', 'getResourceMetadata', 'getAuthorizationServerMetadata'],
+        ...['authorizeClient', 'registerClient', 'issueAgentTokens', 'revokeAgentToken'],
+      ];
       const agents = [
         'enrolHost',
         'openLink',
@@ -190,7 +200,8 @@ export function describeAccess(running: () => Stack): void {
         'admitStandby',
       ];
       const description = ['getDescription', 'readDescription'];
-      const expected = [...health, 'acceptInvitation', ...workloads, ...signIn, ...agents, ...description];
+      const ofMachines = [...workloads, ...clients, ...agents];
+      const expected = [...health, 'acceptInvitation', ...ofMachines, ...signIn, ...description];
       expect(PUBLIC_OPERATIONS.map(({ id }) => id).toSorted()).toEqual(expected.toSorted());
     });
 
@@ -214,7 +225,10 @@ export function describeAccess(running: () => Stack): void {
         const isOfTenant = /^(?:members|machines|webhooks|follow|masking)\./.test(action ?? '');
         const isOfOwners = action?.startsWith('providers.');
         const reaching = isOfTenant ? leaders : [...leaders, 'operator'];
-        expect(Object.keys(roles)).toEqual(isOfOwners ? ['owner'] : reaching);
+        // Everybody signs in and signs out their own agents.
+        const isOfEverybody = action?.startsWith('grants.');
+        if (isOfEverybody) expect(Object.keys(roles)).toEqual([...leaders, 'operator', 'viewer']);
+        else expect(Object.keys(roles)).toEqual(isOfOwners ? ['owner'] : reaching);
       }
       if (ids.length > 0) expect(roles.operator ?? 'own').toBe('own');
       expect(roles.viewer ?? 'own').toBe('own');
@@ -246,6 +260,8 @@ export function describeAccess(running: () => Stack): void {
           () => own.access({ ...account, account: crypto.randomUUID() }),
         ],
         ['a pre-auth token', () => own.preAuth()],
+        ['the token of a client of /mcp', () => ofClient.access_token],
+        ['the refresh token of a client of /mcp', () => ofClient.refresh_token],
       ],
       pre_auth: [
         ["the provider's token", () => tokenOf(USERS.ada, stack.devDir)],
@@ -288,7 +304,7 @@ export function describeAccess(running: () => Stack): void {
 
   describe('tokens of the gateway', () => {
     test('have this many forgeries', async () => {
-      expect(await wrongBearers('access')).toHaveLength(15);
+      expect(await wrongBearers('access')).toHaveLength(17);
       expect(await wrongBearers('pre_auth')).toHaveLength(13);
     });
 
@@ -323,6 +339,7 @@ export function describeAccess(running: () => Stack): void {
   const listedOf = ({ id }: Operation): string | null => {
     // Regions, and the networks that rules can name, are the same for everyone.
     if (['listInvitations', 'listNamedNetworks', 'listRegions'].includes(id)) return null;
+    if (id === 'listOAuthGrants') return resources.ada.grant_id ?? '';
     if (id === 'listIdentityProviders') return resources.ada.provider_id ?? '';
     if (id === 'getTenant') return resources.ada.tenant_id ?? '';
     return id === 'listMembers' ? USERS.ada.email : (resources.ada.project_id ?? '');

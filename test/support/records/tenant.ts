@@ -13,6 +13,7 @@ import { webhooks } from '../../../edge/database/event-schema.ts';
 import { differences } from '../../../edge/database/history-schema.ts';
 import { maskingKeys, maskingPolicies } from '../../../edge/database/masking-schema.ts';
 import { moves } from '../../../edge/database/move-schema.ts';
+import { oauthGrants } from '../../../edge/database/oauth-schema.ts';
 import {
   accounts,
   apiKeys,
@@ -84,6 +85,9 @@ export const ID = {
   accountUser: uuid(71),
   personUser: uuid(72),
   policy: uuid(81),
+  grant: uuid(91),
+  personGrant: uuid(92),
+  refresh: uuid(93),
 } as const;
 
 const branch = (id: string, status: Parameters<typeof branchRow>[0], more: object = {}) => ({
@@ -164,6 +168,21 @@ export async function insertTenant(db: Database): Promise<void> {
     scimTokenHash: 'hash',
     createdBy: 'u',
     ...times,
+  };
+  const grant = {
+    clientId: 'https://agent.example/client.json',
+    clientName: 'Agent',
+    role: 'operator' as const,
+    scopes: ['read' as const],
+    projectId: 'p',
+    codeExpiresAt: EARLIER,
+    redirectUri: 'https://agent.example/callback',
+    codeChallenge: 'c',
+    resource: 'http://127.0.0.1/mcp',
+    refreshId: ID.refresh,
+    expiresAt: at(3600),
+    tenantId: 't',
+    createdAt: EARLIER,
   };
   const session = { lastUsedAt: EARLIER, expiresAt: at(3600), createdAt: EARLIER };
   await inOneBatch(db, [
@@ -381,6 +400,16 @@ export async function insertTenant(db: Database): Promise<void> {
     db
       .insert(signInPolicies)
       .values({ tenantId: 't', ssoRequired: true, recoveryHash: 'hash', updatedAt: EARLIER }),
+    db.insert(oauthGrants).values([
+      { ...grant, id: ID.grant, codeHash: 'account', sessionId: ID.session, createdBy: ID.accountUser },
+      {
+        ...grant,
+        id: ID.personGrant,
+        codeHash: 'person',
+        providerSessionId: ID.personSession,
+        createdBy: ID.personUser,
+      },
+    ]),
     db.insert(idempotencyKeys).values({
       tenantId: 't',
       userId: 'u',

@@ -5,7 +5,15 @@ export interface StoredRow {
 }
 
 /** Tables without anything of a tenant, and the outbox, which triggers fill. */
-const OF_NOBODY = ['hosts', 'drains', 'host_authority', 'named_networks', 'audit_exports', 'event_outbox'];
+const OF_NOBODY = [
+  'hosts',
+  'drains',
+  'host_authority',
+  'named_networks',
+  'oauth_clients',
+  'audit_exports',
+  'event_outbox',
+];
 /** Columns about a host or about a key of the service, which all tenants share. */
 const SHARED = /host_id$|^key_id$|^client_id$|^external_id$|^request_id$/;
 
@@ -71,6 +79,7 @@ async function write(
 
 /** Columns that are unique in the whole service, and a twin's value of them. */
 const UNIQUE: Record<string, (value: string, mark: string) => string> = {
+  'oauth_grants.code_hash': (value, mark) => value + mark,
   'projects.app_key': (value, mark) => value + mark,
   'project_branches.database_name': (value, mark) => value + mark,
   'accounts.email': (value, mark) => value.replace('@', `@${mark}.`),

@@ -151,6 +151,7 @@ export async function startTripsGateway(
         tenant_id: String(me.tenant_id),
         invitation_id: crypto.randomUUID(),
         session_id: crypto.randomUUID(),
+        grant_id: crypto.randomUUID(),
       };
       return {
         host_id,
