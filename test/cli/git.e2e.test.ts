@@ -1,4 +1,4 @@
-import { execFileSync, spawnSync } from 'node:child_process';
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import {
   chmodSync,
@@ -10,7 +10,7 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { createServer } from 'node:http';
+import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
@@ -18,6 +18,7 @@ import { type Api, type BranchBody, FROM_LOOPBACK } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { ownerOf } from '../support/tenants.ts';
 
 const { url } = inject('stack');
@@ -130,18 +131,110 @@ test('a file that git would commit, or that is a link, is not written', () => {
   rmSync(join(repository, FILE));
 });
 
-test('git does not wait for a gateway that does not answer', async () => {
-  const silent = createServer(() => {}).listen(0, '127.0.0.1');
+test('git does not wait for a gateway that does not answer: the checkout ends while its request is open', async () => {
+  const open = new Set<ServerResponse>();
+  const silent = createServer((_, response) => {
+    open.add(response);
+    response.once('close', () => open.delete(response));
+  }).listen(0, '127.0.0.1');
   await once(silent, 'listening');
   const { port } = silent.address() as AddressInfo;
   const away = `http://127.0.0.1:${port}`;
   git('config', 'branchgate.url', away);
-  const checkout = run(['git', 'checkout', '-b', 'slow'], repository, { BRANCHGATE_URL: away });
-  expect(checkout).toMatchObject({ code: 0, stderr: expect.stringContaining('in the background') });
+  const child = spawn('git', ['checkout', '-b', 'slow'], {
+    cwd: repository,
+    env: { ...cli.environment, GIT_CONFIG_NOSYSTEM: '1', BRANCHGATE_URL: away },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  });
+  let stderr = '';
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    stderr += text;
+  });
+  // Nothing answers, so only the bound of the hook ends it. Its process in the background still waits.
+  expect(await once(child, 'exit')).toEqual([0, null]);
+  await eventually(async () => expect(open.size).toBe(1));
+  expect(stderr).toContain('in the background');
   silent.closeAllConnections();
   silent.close();
   git('config', 'branchgate.url', url);
   git('checkout', '--quiet', 'trunk');
+});
+
+test('nothing happens during a rebase, and a link to another project is said and not followed', async () => {
+  const names = async () => (await branches()).map(({ branch_name }) => branch_name);
+  const before = await names();
+  const unfinished = join(repository, '.git/rebase-merge');
+  mkdirSync(unfinished);
+  expect(git('checkout', '-b', 'rebased').stderr).not.toContain('branchgate');
+  rmSync(unfinished, { recursive: true });
+  expect([await names(), existsSync(join(repository, FILE))]).toEqual([before, false]);
+
+  const other = await api.project('Elsewhere');
+  const link = join(repository, '.branchgate.json');
+  writeFileSync(link, JSON.stringify({ url, project: other.id }));
+  git('checkout', '--quiet', 'trunk');
+  expect(git('checkout', '-b', 'linked').stderr).toContain('not followed');
+  await urlIn(repository);
+  expect(await names()).toContain('linked');
+  const { body } = await api.get<{ branches: BranchBody[] }>(`/api/v1/projects/${other.id}/branches`);
+  expect(body.branches.map(({ branch_name }) => branch_name)).toEqual(['main']);
+  rmSync(link);
+  git('checkout', '--quiet', 'trunk');
+});
+
+test('at the limit of branches the hook says so, and git succeeds', async () => {
+  const { body } = await api.get<{ branch_limit: number; branch_count: number }>(
+    `/api/v1/projects/${project}`,
+  );
+  const count = body.branch_limit - body.branch_count;
+  const filled = { count, name_prefix: 'full-' };
+  expect((await api.post(`/api/v1/projects/${project}/branches/batch`, filled)).status).toBe(201);
+  const checkout = git('checkout', '-b', 'too-many');
+  expect(checkout).toMatchObject({ code: 0 });
+  await eventually(async () =>
+    expect(checkout.stderr + readFileSync(join(repository, '.git/branchgate.log'), 'utf8')).toContain(
+      'BRANCH_LIMIT_REACHED',
+    ),
+  );
+  expect(existsSync(join(repository, FILE))).toBe(false);
+  for (const { branch_name } of await branches())
+    if (branch_name.startsWith('full-'))
+      await api.delete(`/api/v1/projects/${project}/branches/${branch_name}?purge=true`);
+  git('checkout', '--quiet', 'trunk');
+});
+
+const NAMES = ['feature/one/two', 'fix/größe', 'n'.repeat(200), 'Case/Name', 'case/name'];
+
+test.runIf(IS_NIGHTLY)('names of every form get branches that differ, without a word', async () => {
+  const urls = new Set<string>();
+  for (const [at, name] of NAMES.entries()) {
+    const worktree = join(cli.folder, `named-${at}`);
+    expect(git('worktree', 'add', worktree, '-b', name)).toMatchObject({ code: 0 });
+    urls.add(await urlIn(worktree));
+    const made = (await branches()).filter(({ labels }) => labels.git === name.slice(0, 63));
+    expect([name, made.length]).toEqual([name, 1]);
+  }
+  expect(urls.size).toBe(NAMES.length);
+  for (const [at, name] of NAMES.entries()) {
+    git('worktree', 'remove', '--force', join(cli.folder, `named-${at}`));
+    git('branch', '-D', name);
+  }
+  expect(branchgate('git', 'prune', '--yes')).toMatchObject({ code: 0 });
+});
+
+test('a push is stopped by a migration that fails, and by no other', () => {
+  const remote = join(cli.folder, 'remote.git');
+  expect(run(['git', 'init', '--quiet', '--bare', remote], cli.folder).code).toBe(0);
+  expect(branchgate('git', 'install', '--pre-push', 'exit 3')).toMatchObject({ code: 0 });
+  expect(git('push', remote, 'trunk').code).not.toBe(0);
+  expect(run(['git', 'for-each-ref'], remote).stdout).toBe('');
+  expect(branchgate('git', 'install', '--pre-push', 'test -n "$DIRECT_URL"')).toMatchObject({ code: 0 });
+  expect(git('push', remote, 'trunk')).toMatchObject({
+    code: 0,
+    stderr: expect.stringContaining('Comparing.'),
+  });
+  expect(run(['git', 'for-each-ref'], remote).stdout).toContain('refs/heads/trunk');
+  expect(branchgate('git', 'install')).toMatchObject({ code: 0 });
 });
 
 test('prune deletes the branches whose git branch is gone, and no others', async () => {
