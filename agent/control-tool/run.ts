@@ -26,6 +26,7 @@ import { removeLeftRecoveries } from '../past/recover.ts';
 import { readMemory } from '../pooler/admin-console.ts';
 import { PoolerRestarts } from '../pooler/restart.ts';
 import { readOutdatedCollations } from '../postgres/collations.ts';
+import { readOldestIds } from '../postgres/oldest-ids.ts';
 import { runPrivilegeLoop } from '../privileges/repair-privileges.ts';
 import { TroubleLog } from '../process/log.ts';
 import { type Loop, LoopFailed, runLoops } from '../process/loops.ts';
@@ -246,6 +247,7 @@ function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean)
       poolerMemory: () => readMemory(settings),
       certificateEnd: () => readCertificateEnd(host),
       outdatedCollations: () => readOutdatedCollations(host.postgres),
+      oldestIds: () => readOldestIds(host.postgres),
     },
     (name, error) => troubles.report('metrics.unread', name, error, { name }),
   );

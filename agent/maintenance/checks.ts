@@ -7,6 +7,7 @@ import { atLeast } from '../pooler/admin-console.ts';
 import { collationRemedy } from '../postgres/collations.ts';
 import { PLATFORM_ROLE, type Queryable } from '../postgres/connect.ts';
 import type { RefusedExtension } from '../postgres/extensions.ts';
+import { OLD_IDS, type OldestIds } from '../postgres/oldest-ids.ts';
 import { type AgentSettings, extensionsFolder, rulesFolder } from '../process/settings.ts';
 import { ARCHIVE_WAL } from '../servers/archive-command.ts';
 import { ARCHIVED_WITHIN_MINUTES, BACKUP_WITHIN_HOURS } from '../servers/backup-configuration.ts';
@@ -27,6 +28,8 @@ import {
   SPARE_POOLER_CLIENTS,
 } from '../servers/configuration.ts';
 import type { PortState } from '../sql/examine-port.ts';
+
+const millions = (ids: number) => Math.round(ids / 1e6).toLocaleString('en');
 
 /** How far this host is backed up, as PostgreSQL knows it, whatever program makes the backups. */
 export interface BackupState {
@@ -156,6 +159,7 @@ export interface Facts {
   bootstrapRole: string;
   /** Databases with another version of their collation than the libraries of this machine. */
   outdatedCollations: string[];
+  oldestIds: OldestIds;
   /** Those of EXTENSIONS that owners cannot create. */
   refusedExtensions: RefusedExtension[];
   /** The program that answers at the port of SQL over WebSocket. */
@@ -247,6 +251,11 @@ export const CHECKS: readonly Check[] = [
     ({ outdatedCollations }) => outdatedCollations.length === 0,
     ({ outdatedCollations: [first = '', ...others] }) =>
       `The libraries of this machine sort text in another way than when ${[first, ...others].length} databases were made, so their indexes can be wrong and they cannot be cloned. In each, for instance ${first}, run \`${collationRemedy(first)}\` (docs/operating.md#collation-versions).`,
+  ),
+  problem(
+    ({ oldestIds }) => Math.max(oldestIds.transaction, oldestIds.multixact) < OLD_IDS,
+    ({ oldestIds }) =>
+      `Rows of ${millions(oldestIds.transaction)} million transaction ids ago (multixacts: ${millions(oldestIds.multixact)} million) are not frozen, and at 2,144 million PostgreSQL refuses all writes of this host: remove what keeps them, and freeze them (docs/operating.md#transaction-ids).`,
   ),
   problem(
     ({ poolerVersion }) => atLeast(poolerVersion, [1, 18, 0]),

@@ -13,6 +13,7 @@ import { readOutdatedCollations } from '../postgres/collations.ts';
 import type { Pool, Queryable } from '../postgres/connect.ts';
 import { readOpenToPublic } from '../postgres/databases.ts';
 import { readRefusedExtensions } from '../postgres/extensions.ts';
+import { readOldestIds } from '../postgres/oldest-ids.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { endOfCertificates, namesOfCertificates } from '../servers/certificate.ts';
 import { examinePort } from '../sql/examine-port.ts';
@@ -70,6 +71,7 @@ export async function examine(
     openToPublic: await readOpenToPublic(postgres),
     bootstrapRole: await readBootstrapRole(postgres),
     outdatedCollations: await readOutdatedCollations(postgres),
+    oldestIds: await readOldestIds(postgres),
     filters: settings.FIREWALL === 'off' || (await hasTable(settings)),
   };
   facts.hbaText = await readFile(facts.postgres.hba_file ?? '', 'utf8').catch(() => '');

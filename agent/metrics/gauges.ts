@@ -4,6 +4,7 @@ import { VERSION } from '../../shared/version.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import type { Source } from '../measurement/disk-usage.ts';
 import type { PastState } from '../past/past.ts';
+import type { OldestIds } from '../postgres/oldest-ids.ts';
 import type { Volume } from '../volumes/volumes.ts';
 
 /** What is read when the metrics are. */
@@ -35,6 +36,7 @@ export interface Present {
   certificateEnd: () => Promise<Date | null>;
   /** Databases with another version of their collation than the libraries of this machine. */
   outdatedCollations: () => Promise<string[]>;
+  oldestIds: () => Promise<OldestIds>;
 }
 
 interface PresentValue {
@@ -183,6 +185,13 @@ const PRESENT_VALUES: readonly PresentValue[] = [
     name: 'branchgate_outdated_collations',
     help: 'Databases that cannot be cloned, because the libraries of the machine have another version of their collation',
     read: async ({ outdatedCollations }) => only((await outdatedCollations()).length),
+  },
+  {
+    name: 'branchgate_oldest_id_age',
+    help: 'Ids since the oldest row that is not frozen; PostgreSQL refuses writes at 2,144 million',
+    labels: ['kind'],
+    read: async ({ oldestIds }) =>
+      Object.entries(await oldestIds()).map(([kind, value]) => ({ value, labels: { kind } })),
   },
   {
     name: 'branchgate_disk_free_bytes',

@@ -26,7 +26,7 @@ const CONNECT_WITHIN_MS = 10_000;
 /**
  * The platform superuser over PostgreSQL's unix socket (`peer`, no password).
  * The server neither shows its statements (`pg_stat_activity`) nor logs those that fail, because they may contain a SCRAM
- * verifier. No commit waits for a standby.
+ * verifier. No commit waits for a standby. Messages are in English, which `postgres-failure.ts` reads.
  */
 const asPlatform = (settings: AgentSettings, database: string): pg.ClientConfig => ({
   host: settings.POSTGRES_SOCKET_DIR,
@@ -35,7 +35,7 @@ const asPlatform = (settings: AgentSettings, database: string): pg.ClientConfig 
   database,
   application_name: 'branchgate-agent',
   options:
-    '-c track_activities=off -c log_statement=none -c log_min_error_statement=panic -c search_path=public,pg_temp -c synchronous_commit=local',
+    '-c track_activities=off -c log_statement=none -c log_min_error_statement=panic -c lc_messages=C -c search_path=public,pg_temp -c synchronous_commit=local',
   connectionTimeoutMillis: CONNECT_WITHIN_MS,
 });
 

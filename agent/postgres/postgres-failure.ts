@@ -19,10 +19,12 @@ const STATES: Record<string, HostFailureCode> = {
   '53100': 'HOST_FULL',
 };
 
-/** Errors of the socket and of the `pg` package, which carry no SQLSTATE. */
+/** Errors of the socket and of the `pg` package, which carry no SQLSTATE, and of the platform's own sessions. */
 const MESSAGES: [RegExp, HostFailureCode][] = [
   [/^(connect|read|write) E/, 'POSTGRES_UNAVAILABLE'],
   [/^(Connection terminated|timeout expired|Client (was closed|has encountered))/, 'POSTGRES_UNAVAILABLE'],
+  // Its ids are used up, until old rows are frozen. The SQLSTATE has many other meanings.
+  [/^database is not accepting commands that assign new/, 'POSTGRES_UNAVAILABLE'],
   // Every session for operations is in use.
   [/^timeout exceeded/, 'HOST_BUSY'],
 ];

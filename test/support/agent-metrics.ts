@@ -31,6 +31,7 @@ export function agentMetrics(
       ],
       poolerMemory: async () => 3 * MB,
       outdatedCollations: async () => [],
+      oldestIds: async () => ({ transaction: 200_000_000, multixact: 5 }),
       certificateEnd: async () => new Date('2027-01-01T00:00:00Z'),
       ...changed,
     },

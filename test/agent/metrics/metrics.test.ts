@@ -36,6 +36,7 @@ test('what is so at the moment is read with the metrics', async () => {
   expect(text).toMatch(/^branchgate_log_unread_bytes\{log="pooler"\} 17$/m);
   expect(text).toMatch(/^branchgate_disk_free_bytes\{volume="data,wal"\} 5242880$/m);
   expect(text).toMatch(/^branchgate_disk_free_inodes\{volume="data,wal"\} 7$/m);
+  expect(text).toMatch(/^branchgate_oldest_id_age\{kind="transaction"\} 200000000$/m);
   expect(text).toMatch(/^branchgate_largest_source_extents 1200$/m);
   expect(text).toMatch(/^branchgate_following\{state="following"\} 2$/m);
   expect(text).toMatch(/^branchgate_following\{state="stopped"\} 1$/m);

@@ -12,6 +12,13 @@ test.each([
   [error('timeout exceeded when trying to connect'), 'HOST_BUSY'],
   [error('sorry, too many clients already', '53300'), 'HOST_BUSY'],
   [error('could not extend file', '53100'), 'HOST_FULL'],
+  [
+    error(
+      'database is not accepting commands that assign new transaction IDs to avoid wraparound data loss in database "a"',
+      '54000',
+    ),
+    'POSTGRES_UNAVAILABLE',
+  ],
 ])('%s is %s', (thrown, code) => {
   expect(asHostError(thrown)).toMatchObject({ code, message: expect.stringContaining(thrown.message) });
 });
@@ -20,6 +27,7 @@ test('an error that says nothing about the host is returned as it is', () => {
   for (const thrown of [
     error('ENOENT: no such file or directory', 'ENOENT'),
     error('syntax error', '42601'),
+    error('index row size 2800 exceeds btree version 4 maximum 2704', '54000'),
     new HostError('SOURCE_BUSY', 'busy'),
     'text',
   ]) {
