@@ -247,11 +247,14 @@ function projectIn(resource: string, { BASE_URL }: Settings): string | null {
   return z.uuid().toLowerCase().safeParse(resource.slice(prefix.length)).data ?? null;
 }
 
-/** Audits the token with the subject that got it. @returns or invalid_request if the trust was deleted */
-async function recordIssue(
+/**
+ * Audits the token with the subject that got it.
+ * @returns or invalid_request if the trust was deleted, or its project has moved to another tenant
+ */
+export async function recordIssue(
   record: MachineRecord,
   subject: string | undefined,
-  { database, client, now }: Context,
+  { database, client, now }: Pick<Context, 'database' | 'client' | 'now'>,
 ): Promise<Result<unknown, Failure>> {
   const db = openDatabase(database);
   const { type, id, creator, tenantId } = record;

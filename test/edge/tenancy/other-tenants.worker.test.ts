@@ -1,3 +1,4 @@
+import { timingSafeEqual } from 'node:crypto';
 import { and, eq, ne, type SQL, sql } from 'drizzle-orm';
 import { afterAll, describe, expect, test, vi } from 'vitest';
 import {
@@ -32,6 +33,7 @@ import { keptBranch } from '../../../edge/branches/restore-branch.ts';
 import { cloneableSnapshot, latestSnapshot, snapshotsOf } from '../../../edge/branches/snapshot.ts';
 import { reserveSnapshot, takeScheduledSnapshot } from '../../../edge/branches/take-snapshot.ts';
 import { sha256 } from '../../../edge/crypto/encoding.ts';
+import { sealPassword } from '../../../edge/crypto/scram.ts';
 import { identityProviders, providerPeople, signInPolicies } from '../../../edge/database/company-schema.ts';
 import { type Database, inOneBatch, insertAllIf, openDatabase } from '../../../edge/database/database.ts';
 import { eventOutbox, webhooks } from '../../../edge/database/event-schema.ts';
@@ -41,6 +43,7 @@ import { oauthGrants } from '../../../edge/database/oauth-schema.ts';
 import { accounts, projectMembers } from '../../../edge/database/people-schema.ts';
 import {
   auditEvents,
+  branchCredentials,
   hosts,
   idempotencyKeys,
   jobs,
@@ -67,6 +70,7 @@ import { isOpenOf } from '../../../edge/jobs/cancel-job.ts';
 import { newJob, openJobs } from '../../../edge/jobs/job-store.ts';
 import { deleteApiKey } from '../../../edge/machines/api-keys.ts';
 import { machineRecord } from '../../../edge/machines/authenticate-machine.ts';
+import { recordIssue } from '../../../edge/machines/token-exchange.ts';
 import { deleteTrust } from '../../../edge/machines/trusts.ts';
 import { previewKey, replacingKey } from '../../../edge/masking/policy.ts';
 import { BlockRecorder } from '../../../edge/monitoring/blocks.ts';
@@ -94,6 +98,7 @@ import {
 import { cutOverJob, stopFollowing, stopFollowingJob } from '../../../edge/sources/end.ts';
 import { followOf, isFollowing, recordObservation, recordResumed } from '../../../edge/sources/record.ts';
 import { reserveStart } from '../../../edge/sources/start.ts';
+import { readTarget } from '../../../edge/sql/admit-client.ts';
 import { changeTenantCaps } from '../../../edge/tenancy/tenant-caps.ts';
 import { currentAccountRole, materialize } from '../../../edge/tenancy/users.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
@@ -137,6 +142,8 @@ const SETTINGS = {
 } as unknown as Settings;
 const CLIENT = { ip: null, userAgent: null, requestId: 'r' };
 
+// Node.js has it elsewhere than workerd.
+Object.assign(crypto.subtle, { timingSafeEqual });
 vi.useFakeTimers({ toFake: ['Date'], now: NOW });
 afterAll(() => vi.useRealTimers());
 
@@ -365,6 +372,33 @@ const CASES: Record<string, Case> = {
   'access while others are fenced': {
     change: () => db.update(moves).set({ phase: 'fenced' }).where(ne(moves.projectId, 'p')),
     run: () => db.batch(accessReads(db, 'p')),
+  },
+  'SQL over HTTP while others are admitted and fenced': {
+    change: async () => {
+      const { sealed } = await sealPassword(KEYS, ID.main, 'owner', 'password');
+      await db.batch([
+        db
+          .update(branchCredentials)
+          .set({ sealedPassword: sealed })
+          .where(eq(branchCredentials.branchId, ID.main)),
+        db.delete(networkRules).where(eq(networkRules.projectId, 'p')),
+        db.update(moves).set({ phase: 'fenced' }).where(ne(moves.projectId, 'p')),
+      ]);
+    },
+    run: async () =>
+      readTarget(
+        db,
+        KEYS,
+        {
+          branchId: ID.main,
+          role: 'owner',
+          database: (await branch()).databaseName,
+          password: 'password',
+          applicationName: 'a',
+        },
+        { address: '192.0.2.1', checksPassword: true },
+      ).then((target) => target && { isAdmitted: target.isAdmitted, isMoving: target.isMoving }),
+    expected: { isAdmitted: false, isMoving: false },
   },
   'the next end of a branch': { run: () => nextEnd(db, 'p') },
   'the last branch of the limit': {
@@ -894,6 +928,19 @@ const CASES: Record<string, Case> = {
         .where(eq(auditEvents.name, 'project.storage_state.changed'));
     },
     expected: [{ tenant: 'x' }],
+  },
+  'a token for a workload whose project moves to another tenant meanwhile': {
+    run: async () => {
+      const record = await machineRecord(fresh(), { type: 'workload', id: ID.trust }, NOW);
+      if (!record) throw new Error('no trust');
+      await movedAway();
+      return recordIssue(record, 'repo', {
+        database: binding,
+        client: { ip: null, requestId: 'r' } as never,
+        now: NOW,
+      });
+    },
+    expected: { ok: false, failure: { code: 'invalid_request' } },
   },
   'what a project follows': { run: () => followOf(db, 'p') },
   'whether a project follows': {
