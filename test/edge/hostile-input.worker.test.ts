@@ -5,6 +5,7 @@ import { Api } from '../support/api.ts';
 import { addCompany, type Company } from '../support/sign-in/company-provider.ts';
 import { newMember, newOwner, type TestPerson } from '../support/sign-in/people.ts';
 import { askMagicLink, mailTo, readCode, verifyCode } from '../support/sign-in/sign-in.ts';
+import { SteadyClient } from '../support/steady-client.ts';
 import { type SignInGateway, startSignInGateway } from '../support/worker/sign-in-gateway.ts';
 
 /**
@@ -99,8 +100,14 @@ test('no account of another tenant is made up', async () => {
 });
 
 test('no request stops the requests of others', async () => {
+  const reading = await SteadyClient.start(async () => {
+    const { status } = await victim.api.get('/api/v1/me');
+    if (status !== 200) throw new Error(`status ${status}`);
+  });
   for (const name of ['map', 'then', 'toString', 'status'])
     for (const operation of waysTo(name, 'x')) expect((await patch(operation)).status).toBe(400);
+  reading.expectUndisturbed();
+  await reading.end();
   await expectUnharmed();
 });
 

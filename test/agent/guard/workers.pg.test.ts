@@ -2,6 +2,7 @@ import { randomBytes, randomUUID } from 'node:crypto';
 import { readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import type pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
@@ -13,8 +14,8 @@ import { eventually } from '../../support/eventually.ts';
 import { Follower } from '../../support/host/follower.ts';
 import { asClient, type Branch, connect, Project } from '../../support/host/host-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
-import { percentile } from '../../support/percentile.ts';
 import { NO_SLOW_TABLE, slowTable } from '../../support/source-server.ts';
+import { SteadyClient } from '../../support/steady-client.ts';
 
 /**
  * Code of a tenant in processes without a client: workers of a subscription, autovacuum, a masking and an import. The
@@ -27,54 +28,11 @@ const MB = 2 ** 20;
 let follower: Follower;
 let project: Project;
 let own: Branch;
-let victim: Victim;
+let victim: SteadyClient;
+let client: pg.Client;
 const stop = new AbortController();
 let watching: Promise<void>;
 const events: { event: string; [field: string]: unknown }[] = [];
-
-/** A client of another tenant, which also logs in again and again. */
-class Victim {
-  readonly failures: string[] = [];
-  readonly #times: number[] = [];
-  #isOver = false;
-  #working: Promise<void> = Promise.resolve();
-
-  static async start(branch: Branch): Promise<Victim> {
-    const started = new Victim();
-    started.#working = started.#work(branch);
-    return started;
-  }
-
-  async #work(branch: Branch): Promise<void> {
-    const { host } = follower.servers;
-    const client = await connect(host, 'direct', branch, 'read_write');
-    for (let n = 0; !this.#isOver; n += 1) {
-      const begun = performance.now();
-      try {
-        await client.query('insert into work values (1)');
-        this.#times.push(performance.now() - begun);
-        if (n % 20 === 0) await asClient(host, 'direct', branch, 'read_write', 'select 1');
-      } catch (error) {
-        this.failures.push(String(error));
-        if (this.failures.length > 20) break;
-      }
-      await sleep(25);
-    }
-    await client.end();
-  }
-
-  /** Of the transactions since the last call, in milliseconds. */
-  takeP99(): number {
-    return percentile(this.#times.splice(0), 0.99);
-  }
-
-  async end(): Promise<void> {
-    this.#isOver = true;
-    await this.#working;
-  }
-}
-
-let idle = Number.NaN;
 
 /** Until it resolves, the watchdogs do not get to know any further database of a tenant. */
 let isReadable = Promise.resolve();
@@ -110,13 +68,18 @@ beforeAll(async () => {
   const settings = { ...host.settings, TRANSACTION_IDS_PER_SECOND };
   const watched = { ...host, settings, postgres: withDirectoryHeld(host.postgres) };
   watching = new GuardWatch(watched, log).run(stop.signal);
-  victim = await Victim.start(neighbour);
-  await sleep(IS_NIGHTLY ? 20_000 : 1_000);
-  idle = victim.takeP99();
+  client = await connect(host, 'direct', neighbour, 'read_write');
+  victim = await SteadyClient.start(
+    () => client.query('insert into work values (1)'),
+    async (turn) => {
+      if (turn % 20 === 0) await asClient(host, 'direct', neighbour, 'read_write', 'select 1');
+    },
+  );
 });
 afterAll(async () => {
   try {
     await victim?.end();
+    await client?.end();
     expect(victim.failures).toEqual([]);
     expect(
       events.filter(({ event }) => event === 'guard.unknown_process' || event === 'guard.failed'),
@@ -128,11 +91,7 @@ afterAll(async () => {
   }
 });
 
-/** By day other files run on the same processors. */
-const expectUndisturbed = () => {
-  expect(victim.failures).toEqual([]);
-  if (IS_NIGHTLY) expect(victim.takeP99()).toBeLessThanOrEqual(5 * idle);
-};
+const expectUndisturbed = () => victim.expectUndisturbed();
 
 const stopped = (message: RegExp) =>
   eventually(async () =>

@@ -1,4 +1,5 @@
 import { randomBytes, randomUUID } from 'node:crypto';
+import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { HOST_LOCKS, withHostLock, withLocks } from '../../../agent/postgres/locks.ts';
@@ -7,6 +8,7 @@ import { eventually } from '../../support/eventually.ts';
 import { Follower } from '../../support/host/follower.ts';
 import { asClient, type Branch, BUSY_WAIT_MS, connect, Project } from '../../support/host/host-project.ts';
 import { slowTable } from '../../support/source-server.ts';
+import { SteadyClient } from '../../support/steady-client.ts';
 
 let follower: Follower;
 beforeAll(async () => {
@@ -107,10 +109,21 @@ async function startComparison(): Promise<LongWork> {
 
 describe('a masking, an import and a comparison that run', () => {
   const long: LongWork[] = [];
+  let client: pg.Client;
+  let victim: SteadyClient;
   beforeAll(async () => {
+    const { host } = follower.servers;
+    const neighbour = await new Project(host).create('db_victim_prod', null);
+    await asOwner(neighbour, 'create table work (n int)');
+    client = await connect(host, 'direct', neighbour, 'read_write');
+    victim = await SteadyClient.start(() => client.query('insert into work values (1)'));
     for (const start of [startMasking, startImport, startComparison]) long.push(await start());
   });
-  afterAll(() => Promise.all(long.map(({ end }) => end())));
+  afterAll(async () => {
+    await Promise.all(long.map(({ end }) => end()));
+    await victim?.end();
+    await client?.end();
+  });
 
   test('hold locks of their own projects, and none of the host', async () => {
     const held = () =>
@@ -137,6 +150,7 @@ describe('a masking, an import and a comparison that run', () => {
       { dropped_at_source: true },
     );
     await other.project.remove();
+    victim.expectUndisturbed();
   });
 });
 
