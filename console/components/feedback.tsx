@@ -2,7 +2,7 @@ import type { UseQueryResult } from '@tanstack/react-query';
 import type { ReactNode } from 'react';
 import { JobError, ResponseError } from '../../client/response-error.ts';
 import { plural } from '../../shared/format.ts';
-import { isUnreachable, waitOf } from '../data/query-client.ts';
+import { isHostAway, isUnreachable, waitOf } from '../data/query-client.ts';
 import { createStore, useStore } from '../data/store.ts';
 import { Button } from './button.tsx';
 import { Icon, type IconName } from './icon.tsx';
@@ -83,6 +83,10 @@ export function ErrorNote({ error, onRetry }: { error: unknown; onRetry?: () => 
   );
 }
 
+/** Why something cannot be read. While the host is away, the page says it once, and reads again by itself. */
+export const ReadError = ({ error, onRetry }: { error: unknown; onRetry: () => void }) =>
+  isHostAway(error) ? null : <ErrorNote error={error} onRetry={onRetry} />;
+
 export const Loading = ({ label = 'Loading' }: { label?: string }) => (
   <div className="skeleton" role="status" aria-label={label}>
     <i />
@@ -119,12 +123,12 @@ export function Loaded<T>({
   if (query.data !== undefined) {
     return (
       <>
-        {query.isError && <ErrorNote error={query.error} onRetry={() => query.refetch()} />}
+        {query.isError && <ReadError error={query.error} onRetry={() => query.refetch()} />}
         {children(query.data)}
       </>
     );
   }
-  if (query.isError) return <ErrorNote error={query.error} onRetry={() => query.refetch()} />;
+  if (query.isError) return <ReadError error={query.error} onRetry={() => query.refetch()} />;
   return (
     <>
       {query.failureReason !== null && <Note tone="warn">{messageOf(query.failureReason)}</Note>}

@@ -4,6 +4,7 @@ import { type ReactNode, useEffect } from 'react';
 import { branchesQuery } from '../data/resources.ts';
 import { TEXT } from '../strings/common.ts';
 import { Note } from './feedback.tsx';
+import { HostAwayNote } from './host-away.tsx';
 
 export const useParameters = () => useParams({ strict: false }) as { projectId?: string; branch?: string };
 
@@ -48,6 +49,7 @@ export function Page({ title, name, about, actions, width, children }: PageProps
           </div>
           {actions && <div className="row">{actions}</div>}
         </div>
+        {projectId && <HostAwayNote projectId={projectId} />}
         {branch === 'main' && projectId && <FollowingNote projectId={projectId} />}
         {children}
       </div>

@@ -4,6 +4,10 @@ import { ResponseError } from '../../client/response-error.ts';
 /** The gateway did not respond at all. */
 export const isUnreachable = (error: unknown): boolean => error instanceof TypeError;
 
+/** The gateway has no link with the host of the project. */
+export const isHostAway = (error: unknown): boolean =>
+  error instanceof ResponseError && error.code === 'HOST_UNAVAILABLE';
+
 const PASSING_CODES = new Set<string | null>(['RATE_LIMITED', 'PROJECT_BUSY']);
 
 /** A failure that passes by itself. */

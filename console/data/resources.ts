@@ -24,6 +24,8 @@ export type MetricName = Schemas['MetricsSeries']['series'][number]['metric'];
 export type Lifespan = '7d' | '1m' | '6m' | '1y' | 'forever';
 
 const SOON_MS = 1_000;
+/** While the host of a project is away. */
+const AWAY_MS = 3_000;
 const REGULAR_MS = 10_000;
 export const SELDOM_MS = 30_000;
 /** A family that a network drops without a word delays what needs the address by no more than this. */
@@ -205,7 +207,7 @@ export const usageQuery = (projectId: string) =>
     queryKey: ['usage', projectId],
     queryFn: ({ signal }) =>
       dataOf(api.GET('/api/v1/projects/{project_id}/usage', { params: inProject(projectId), signal })),
-    refetchInterval: SELDOM_MS,
+    refetchInterval: ({ state }) => (state.data?.host_connected === false ? AWAY_MS : SELDOM_MS),
   });
 
 export const rulesQuery = (projectId: string) =>

@@ -130,6 +130,30 @@ test.runIf(IS_NIGHTLY)(
   },
 );
 
+test('while the host is away, a page says it once, and continues by itself', async () => {
+  const { page } = visitor;
+  await page.getByRole('gridcell', { name: 'One' }).waitFor();
+  const reads = '**/tables/item/rows*';
+  const usage = '**/usage';
+  await page.route(reads, (route) =>
+    route.fulfill({
+      status: 503,
+      json: { error: 'HOST_UNAVAILABLE', message: 'The host is away.', request_id: 'x' },
+    }),
+  );
+  await page.route(usage, async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({ response, json: { ...(await response.json()), host_connected: false } });
+  });
+  await page.reload();
+  await page.getByText('has not reached the database host since').waitFor();
+  expect(await page.getByRole('alert').count()).toBe(0);
+  await page.unroute(reads);
+  await page.unroute(usage);
+  await page.getByRole('gridcell', { name: 'One' }).waitFor();
+  await page.getByText('has not reached the database host since').waitFor({ state: 'detached' });
+});
+
 test('while the gateway is away, the page says so and keeps the change', async () => {
   const { page, context } = visitor;
   await stage('away');

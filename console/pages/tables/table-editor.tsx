@@ -4,7 +4,7 @@ import { plural } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { ErrorNote, Note } from '../../components/feedback.tsx';
+import { Note, ReadError } from '../../components/feedback.tsx';
 import type { Branch, Table } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { CellEditor } from './cell.tsx';
@@ -129,7 +129,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
       {(view.readOnly !== null || rows.error !== null) && (
         <div className="table-notes">
           {view.readOnly !== null && <Note>{view.readOnly}</Note>}
-          {rows.error !== null && <ErrorNote error={rows.error} onRetry={rows.refetch} />}
+          {rows.error !== null && <ReadError error={rows.error} onRetry={rows.refetch} />}
         </div>
       )}
       <div className="table-work" data-inspector={inspector}>
