@@ -40,6 +40,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate branch update pr-7 --connection-attempts 500',
     "branchgate branch update pr-7 --setting 'search_path=app, public' --setting statement_timeout=30s",
   ],
+  'branch rename': ['branchgate branch rename pr-7 checkout-redesign'],
   'branch extend': ['branchgate branch extend pr-7 --ttl 1d'],
   'branch renew': ['branchgate branch renew pr-7', 'branchgate branch renew pr-7 --lease 1h'],
   'branch reset': [

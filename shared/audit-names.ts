@@ -25,6 +25,7 @@ export const AUDIT_NAMES = [
   'branch.restored',
   'branch.recovered',
   'branch.purged',
+  'branch.renamed',
   'branch.protection.changed',
   'branch.connection_attempts.changed',
   'checkpoint.created',

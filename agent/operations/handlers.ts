@@ -45,6 +45,7 @@ import { type CoveredSources, inspectMasking, maskSnapshot, previewMasking } fro
 import { dropProject, sizeProject } from './project.ts';
 import { runQuery } from './query.ts';
 import { finishRehearsal, type RehearsalHost, reportRehearsal, startRehearsal } from './rehearsal.ts';
+import { renameBranch } from './rename.ts';
 import { cancelReset, cloneForReset, swapReset } from './reset.ts';
 import { changeRows, listRows } from './row.ts';
 import { takeSnapshot } from './snapshot.ts';
@@ -104,6 +105,7 @@ const HANDLERS: Handlers = {
   'branch.clone': inTurn(cloneBranches),
   'branch.finalize': finalizeBranches,
   'branch.prove': proveBranches,
+  'branch.rename': renameBranch,
   'branch.drop': dropBranch,
   'branch.keep': keepBranch,
   'project.size': sizeProject,

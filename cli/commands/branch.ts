@@ -2,10 +2,11 @@ import { Command, InvalidArgumentError, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { DATABASE_SETTINGS, type DatabaseSettingsChange } from '../../shared/branch/database-settings.ts';
 import { CommandError } from '../exit-codes.ts';
+import { pinBranch, pinnedBranch } from '../link.ts';
 import { readAttempts, readDuration } from '../option-values.ts';
 import { printRecord, printRecords, say } from '../output.ts';
 import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
-import { confirm } from '../terminal.ts';
+import { confirm, withProgress } from '../terminal.ts';
 import { createCommand, readLabel } from './branch-create.ts';
 import { branchDiff } from './branch-diff.ts';
 import { historyCommands } from './branch-history.ts';
@@ -160,6 +161,25 @@ const update = () =>
       },
     );
 
+const rename = () =>
+  new Command('rename')
+    .description('Rename a branch; its database and connection URLs follow, and all sessions end')
+    .argument('<branch>', 'name or ID')
+    .argument('<new-name>', 'lowercase letters, digits, hyphens and underscores')
+    .action(async (branch: string, name: string, _options, command: Command) => {
+      const session = openSession(command);
+      const project_id = await projectOf(command, session);
+      // By its ID, so that the command can be repeated.
+      const { id, branch_name: former } = await findBranch(session, project_id, branch);
+      const params = { path: { project_id, branch_ref: id } };
+      const renamed = await withProgress(`Renaming ${former}`, () =>
+        dataOf(session.client.api.PATCH(BRANCH, { params, body: { branch_name: name } })),
+      );
+      if (pinnedBranch() === former) pinBranch(name);
+      say(`Connection URLs have changed. Print the new ones with \`branchgate connection-string ${name}\`.`);
+      printRecord(command, renamed, ['branch_name', 'database_name', 'status', 'id']);
+    });
+
 const renew = () =>
   new Command('renew')
     .description('Renew the lease of a branch, which is deleted when its lease ends')
@@ -180,6 +200,7 @@ export const branchCommand = (): Command =>
     get(),
     extend(),
     update(),
+    rename(),
     renew(),
     branchDiff(),
     ...historyCommands(),

@@ -138,6 +138,8 @@ export const COMMANDS = {
       setting: Object.entries(settings).map(([setting, value]) => `${setting}=${value ?? ''}`),
       project,
     }),
+  renameBranch: (project: string, name: string, wanted: string) =>
+    line(['branch', 'rename', name, wanted], { project }),
   protectBranch: (project: string, name: string, isProtected: boolean) =>
     line(['branch', isProtected ? 'protect' : 'unprotect', name], { project }),
   difference: (project: string, branch: string, against: string, part: string) =>

@@ -191,6 +191,10 @@ export const NewBatch = z
 
 export const BranchChange = z
   .strictObject({
+    branch_name: BranchName.optional().meta({
+      description:
+        'A new name, alone in its request. The database, the connection URLs and the keys of the environment follow it, and all sessions end. The id, the passwords and the rules stay. `main` keeps its name.',
+    }),
     lifespan: LifespanSpelling.optional(),
     ttl_seconds: TtlSeconds.optional(),
     protected: z.boolean().optional().meta({
@@ -207,7 +211,15 @@ export const BranchChange = z
   })
   .refine(
     (change) => hasOneLife(change) && Object.values(change).some((value) => value !== undefined),
-    'Provide one of lifespan and ttl_seconds, protected, connection_attempts_per_minute, or settings.',
+    'Provide one of lifespan and ttl_seconds, protected, connection_attempts_per_minute, settings, or branch_name.',
+  )
+  .refine(
+    ({ branch_name, ...others }) =>
+      branch_name === undefined || Object.values(others).every((value) => value === undefined),
+    {
+      message: 'Provide branch_name alone: the branch gets its new name before anything else changes.',
+      path: ['branch_name'],
+    },
   )
   .meta({ example: { lifespan: '1m' } });
 

@@ -4,7 +4,9 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { BranchContent, PreparedSource } from '../database/column-types.ts';
+import { isNamed } from '../database/conditions.ts';
 import type { Database } from '../database/database.ts';
+import type { Requirement } from '../database/guarded-write.ts';
 import { type BranchRow, projectBranches, type SnapshotRow, snapshots } from '../database/schema.ts';
 import { missing } from '../missing.ts';
 import { contentOf } from './branch.ts';
@@ -43,8 +45,18 @@ export const ofSnapshot = (snapshot: SnapshotRow, isLeft: boolean): CloneSource 
   prepared: null,
 });
 
+/** For work that clones it. */
+export const onCloneable = (source: CloneSource): Requirement[] => {
+  const { branchId, database, snapshot, prepared } = source;
+  const of = prepared?.of ?? (branchId === null ? null : { id: branchId, databaseName: database });
+  return [
+    [isCloneable(source), 'SOURCE_NOT_ACTIVE'],
+    ...(of && !snapshot ? [isNamed(of.id, of.databaseName)] : []),
+  ];
+};
+
 /** Whether it can be cloned, as the records say. */
-export const isCloneable = ({ branchId, snapshot }: Pick<CloneSource, 'branchId' | 'snapshot'>): SQL =>
+const isCloneable = ({ branchId, snapshot }: Pick<CloneSource, 'branchId' | 'snapshot'>): SQL =>
   snapshot
     ? sql`exists (select 1 from ${snapshots} where ${and(eq(snapshots.id, snapshot.id), eq(snapshots.status, 'ready'))})`
     : sql`exists (select 1 from ${projectBranches} where ${and(

@@ -5,7 +5,7 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Actor, Comparison } from '../database/column-types.ts';
-import { OPEN_STATUSES, onActiveBranch } from '../database/conditions.ts';
+import { isNamed, OPEN_STATUSES, onActiveBranch } from '../database/conditions.ts';
 import { type Database, firstRow, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { differences } from '../database/history-schema.ts';
@@ -68,7 +68,12 @@ export async function reserveComparison(
   const isOpen = isOpenIn(projectId);
   const written = await guardedWrite(db, {
     decides: [jobs, job],
-    require: [...onActiveBranch(branch, actor.tenantId), [sql`not ${isThere(jobs, isOpen)}`, 'PROJECT_BUSY']],
+    require: [
+      ...onActiveBranch(branch, actor.tenantId),
+      isNamed(branch.id),
+      ...('branchId' in comparison.against ? [isNamed(comparison.against.branchId)] : []),
+      [sql`not ${isThere(jobs, isOpen)}`, 'PROJECT_BUSY'],
+    ],
   });
   if (written.ok) return ok(job);
   const open = written.failure.code === 'PROJECT_BUSY' && (await openComparison(db, branch, comparison));

@@ -18,7 +18,7 @@ import {
 } from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import type { Actor, BranchContent } from '../database/column-types.ts';
-import { inActiveProject, isUnmoving, OPEN_STATUSES } from '../database/conditions.ts';
+import { inActiveProject, isUnmoving, isUnrenamed, OPEN_STATUSES } from '../database/conditions.ts';
 import { type Database, insertAllIf, insertIf, isOneOf, type Statement } from '../database/database.ts';
 import {
   auditEvents,
@@ -40,7 +40,7 @@ import { newBranchRow, toCreatedBranchResponse, transition, whereAllowed } from 
 import { leaseEnd } from './branch-ends.ts';
 import { hasBranchSlots } from './branch-limit.ts';
 import type { BranchChoices } from './branch-request.ts';
-import { BUSY_WAIT_MS, type CloneSource, isCloneable } from './clone-source.ts';
+import { BUSY_WAIT_MS, type CloneSource, onCloneable } from './clone-source.ts';
 import {
   COMPARING,
   DISCARDING,
@@ -355,10 +355,14 @@ export async function reserveBranches(
       require: [
         ...inActiveProject(project.id, request.actor.tenantId),
         isUnmoving(project.id),
+        isUnrenamed(
+          project.id,
+          rows.map(({ branchName }) => branchName),
+        ),
         hasBranchSlots(counted, settings, rows.length),
         // The creator's rules alone may be left out, but not networks that the client named.
         ...(request.allow.length > 0 ? [hasRoomFor(project.id, rules)] : []),
-        [isCloneable(source), 'SOURCE_NOT_ACTIVE'],
+        ...onCloneable(source),
       ],
       rest: (isWritten) => [
         insertIf(db, jobs, job, isWritten),

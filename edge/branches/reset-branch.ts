@@ -22,7 +22,7 @@ import { isUnchanging, newJob } from '../jobs/job-store.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
 import { contentOf, FULL_CONTENT, toBranchResponse, toCreatedBranchResponse } from './branch.ts';
 import { isStepsBack } from './checkpoint.ts';
-import { BUSY_WAIT_MS, type CloneSource, isCloneable } from './clone-source.ts';
+import { BUSY_WAIT_MS, type CloneSource, onCloneable } from './clone-source.ts';
 import {
   COMPARING,
   DISCARDING,
@@ -71,7 +71,7 @@ export async function reserveReset(
         ...onActiveBranch(branch, actor.tenantId),
         isUnmoving(branch.projectId),
         isUnfollowed(branchId),
-        [isCloneable(source), 'SOURCE_NOT_ACTIVE'],
+        ...onCloneable(source),
         [isUnchanging(branchId), 'HOST_BUSY'],
         // A checkpoint or an undo that came first moves what the steps count from.
         ...(undo?.steps == null

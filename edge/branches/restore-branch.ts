@@ -7,7 +7,7 @@ import { hasRoomFor, ruleStatements } from '../access/change-rules.ts';
 import { withdrawAccess } from '../access/send-access.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Actor } from '../database/column-types.ts';
-import { inActiveProject, isUnmoving } from '../database/conditions.ts';
+import { inActiveProject, isUnmoving, isUnrenamed } from '../database/conditions.ts';
 import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import {
   type BranchRow,
@@ -85,6 +85,7 @@ export async function reserveRestore(
         [isThere(projectBranches, thisBranch), 'NOT_FOUND'],
         [isThere(snapshots, isKept), 'NOT_FOUND'],
         [isUnchanging(branchId), 'HOST_BUSY'],
+        isUnrenamed(projectId, [branchName]),
         hasBranchSlots(branch, settings, 1),
         hasRoomFor(projectId, rules),
       ],

@@ -5,7 +5,7 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { ok, type Result } from '../../shared/result.ts';
 import { auditEvent, inTenantOfProject, noActor } from '../audit/audit-event.ts';
 import type { AuditActor, BranchContent } from '../database/column-types.ts';
-import { isUnmoving, onActiveBranch } from '../database/conditions.ts';
+import { isNamed, isUnmoving, onActiveBranch } from '../database/conditions.ts';
 import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import { maskingPolicies } from '../database/masking-schema.ts';
 import {
@@ -104,6 +104,7 @@ export async function reserveSnapshot(
       require: [
         ...onActiveBranch(branch, actor.tenantId),
         isUnmoving(branch.projectId),
+        isNamed(branch.id),
         [hasRoom, { code: 'SNAPSHOT_LIMIT_REACHED', fields: { limit, current, retry_after: null } }],
         // Another call has reserved the scheduled one.
         [turn?.isDue ?? sql`true`, 'PROJECT_BUSY'],

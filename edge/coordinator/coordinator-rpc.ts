@@ -12,6 +12,7 @@ import type { BranchRequest } from '../branches/create-branches.ts';
 import type { BranchDeletion, Deleted } from '../branches/delete-branch.ts';
 import type { SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import type { LeaseRenewal, LifespanChange } from '../branches/expiry.ts';
+import type { RenameRequest } from '../branches/rename-branch.ts';
 import type { ResetRequest } from '../branches/reset-branch.ts';
 import type { RestoreRequest } from '../branches/restore-branch.ts';
 import type { SnapshotRequest } from '../branches/take-snapshot.ts';
@@ -51,6 +52,8 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   /** Creates branches as clones of an active one. @param waitMs how long the client waits for the end */
   createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   resetBranch(request: ResetRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  /** Renames a branch and its database. A repeated request waits for the same job. */
+  renameBranch(request: RenameRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   /** Waits until the snapshot is taken, at most `waitMs`. */
   takeSnapshot(request: SnapshotRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;

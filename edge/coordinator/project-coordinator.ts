@@ -31,6 +31,12 @@ import { type BranchDeletion, type Deleted, deleteBranch } from '../branches/del
 import { deleteSnapshot, dropJob, type SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import { type LeaseRenewal, type LifespanChange, storeLifespan, storeRenewal } from '../branches/expiry.ts';
 import { shareSource } from '../branches/prepared-source.ts';
+import {
+  alreadyRenamed,
+  type RenameRequest,
+  renameResponse,
+  reserveRename,
+} from '../branches/rename-branch.ts';
 import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
 import { keptSource, type RestoreRequest, reserveRestore } from '../branches/restore-branch.ts';
 import { reserveSnapshot, type SnapshotRequest } from '../branches/take-snapshot.ts';
@@ -280,6 +286,26 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     return this.quota.reserveWithinQuota(admission, sized.value, () =>
       reserveReset(this.#db, request, new Date()),
     );
+  }
+
+  async renameBranch(request: RenameRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const deadline = Date.now() + waitMs;
+    if (!(await isLinked(this.env, request.project.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm();
+    const known = await this.#alreadyRenamed(request, until(deadline));
+    if (known) return known;
+    const reserved = await reserveRename(this.#db, request, new Date());
+    if (!reserved.ok) return (await this.#alreadyRenamed(request, until(deadline))) ?? reserved;
+    this.ctx.waitUntil(this.#applyAccess());
+    return this.#run(reserved.value, until(deadline));
+  }
+
+  /** A repeated request waits for the job of the first one. */
+  async #alreadyRenamed(request: RenameRequest, waitMs: number) {
+    const known = await alreadyRenamed(this.#db, request);
+    if (!known) return null;
+    if (known.jobId) return this.#endOf(known.jobId, waitMs);
+    return ok({ response: renameResponse(known.branch) });
   }
 
   async restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {

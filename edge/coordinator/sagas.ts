@@ -2,6 +2,7 @@ import { compareBranchJob } from '../branches/comparison.ts';
 import { createBranchesJob } from '../branches/create-branches.ts';
 import { deleteBranchJob } from '../branches/delete-branch.ts';
 import { dropSnapshotJob } from '../branches/drop-snapshots.ts';
+import { renameBranchJob } from '../branches/rename-branch.ts';
 import { resetBranchJob } from '../branches/reset-branch.ts';
 import { restoreBranchJob } from '../branches/restore-branch.ts';
 import { takeSnapshotJob } from '../branches/take-snapshot.ts';
@@ -20,6 +21,7 @@ export const SAGAS: SagaTable = {
   'branch.delete': deleteBranchJob,
   'branch.reset': resetBranchJob,
   'branch.restore': restoreBranchJob,
+  'branch.rename': renameBranchJob,
   'branch.diff': compareBranchJob,
   'branch.try': trialJob,
   'branch.import': startJob,

@@ -115,6 +115,8 @@ export interface JobSubjects {
     undo?: Checkpoint & { position: number | null };
   };
   'branch.restore': OneBranch & OneSnapshot;
+  /** With the names before, which nobody else can take meanwhile. */
+  'branch.rename': OneBranch & { former: { name: string; database: string } };
   'branch.diff': OneBranch & { comparison: Comparison };
   /** Its id is that of the trial on the host. */
   'branch.try': OneBranch & { tried: Tried };

@@ -46,6 +46,39 @@ export const isUnmoving = (projectId: string) =>
     'PROJECT_MOVING',
   ] as const satisfies Requirement;
 
+const isRename = and(isOpenJob, eq(jobs.kind, 'branch.rename'));
+
+/** For work that takes names: not those that a rename under way has given up, because it can be undone. */
+export const isUnrenamed = (projectId: string, names: readonly string[]) =>
+  [
+    sql`not ${isThere(
+      jobs,
+      and(
+        eq(jobs.projectId, projectId),
+        isRename,
+        sql`json_extract(${jobs.input}, '$.former.name') in (select value from json_each(${JSON.stringify(names)}))`,
+      ),
+    )}`,
+    'HOST_BUSY',
+  ] as const satisfies Requirement;
+
+/**
+ * For work that knows the branch by its database: not while that gets another name.
+ * @param database as the request read it, which the branch still has to have; left out: the work reads it later
+ */
+export const isNamed = (branchId: string, database?: string) =>
+  [
+    sql`not ${isThere(jobs, and(eq(jobs.branchId, branchId), isRename))} and ${
+      database === undefined
+        ? sql`true`
+        : isThere(
+            projectBranches,
+            and(eq(projectBranches.id, branchId), eq(projectBranches.databaseName, database)),
+          )
+    }`,
+    'HOST_BUSY',
+  ] as const satisfies Requirement;
+
 /** Whether the project moves to another host now. */
 export async function isProjectMoving(db: Database, projectId: string): Promise<boolean> {
   const [isUnmoved] = isUnmoving(projectId);

@@ -48,7 +48,7 @@ const DEFINITIONS = {
   },
   'branch.changed': {
     meaning:
-      'A branch was created, or its status, expiry, labels or blocks changed. A branch whose creation was refused becomes `deleted`.',
+      'A branch was created, or its name, status, expiry, labels or blocks changed. A branch whose creation was refused becomes `deleted`.',
     data: z.strictObject({
       branch_id: Id,
       branch_name: branch.branch_name,

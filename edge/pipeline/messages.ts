@@ -46,6 +46,18 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
       'The disk of the database host is full or promised to other projects. Choose a smaller storage quota, or contact the platform operator.',
     ],
   ],
+  HOST_BUSY: [
+    [
+      ['updateBranch'],
+      'A job of the branch is open, or a branch is being cloned from it. Rename it when that has ended.',
+    ],
+  ],
+  HOST_TIMEOUT: [
+    [
+      ['updateBranch'],
+      'The database host has not renamed the branch yet. Repeat the request: it waits for the same job.',
+    ],
+  ],
   MAIL_UNAVAILABLE: [
     [['createInvitation', 'createTenant'], `${NO_MAIL}. Ask the platform operator to set MAIL_API_URL.`],
     [

@@ -19,6 +19,7 @@ export interface RecordedBranch {
   projectId: string;
   tenantId: string;
   status: BranchStatus;
+  databaseName: string;
 }
 
 /** The records of one host. */
@@ -42,6 +43,8 @@ export interface Differences {
   missing: RecordedBranch[];
   /** Recorded as failed, but complete on the host. */
   foundAgain: RecordedBranch[];
+  /** Complete on the host, under another name than on record: one side was restored to before a rename. */
+  misnamed: RecordedBranch[];
   /** Projects for which the host has an older access revision than was once in effect. */
   outdatedAccess: string[];
   /**
@@ -92,6 +95,7 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
         projectId: projectBranches.projectId,
         tenantId: projectBranches.tenantId,
         status: projectBranches.status,
+        databaseName: projectBranches.databaseName,
       })
       .from(projectBranches)
       .innerJoin(projects, eq(projects.id, projectBranches.projectId))
@@ -186,7 +190,19 @@ export function differencesBetween(
   const withoutTenant = inventory.projects
     .filter(({ project_id, needs_tenant }) => needs_tenant && onRecord.has(project_id))
     .map(({ project_id }) => project_id);
+  const names = new Map(
+    inventory.branches
+      .filter(({ state }) => state === 'ready')
+      .map(({ branch_id, database }) => [branch_id, database]),
+  );
   const stale = records.projects.filter((project) => project.stale).map(({ id }) => id);
+
+  const misnamed = records.branches.filter(
+    ({ id, status, databaseName }) =>
+      (status === 'active' || status === 'expired') &&
+      !branchesInWork.has(id) &&
+      (names.get(id) ?? databaseName) !== databaseName,
+  );
 
   return {
     orphans: inventory.branches.filter((branch) => onRecord.has(branch.project_id) && isOrphan(branch)),
@@ -197,6 +213,7 @@ export function differencesBetween(
     foundAgain: records.branches.filter(
       ({ id, status }) => status === 'failed' && ready.has(id) && !branchesInWork.has(id),
     ),
+    misnamed,
     outdatedAccess,
     overtakenAccess,
     withoutTenant,
@@ -204,6 +221,7 @@ export function differencesBetween(
       ...new Set([
         ...projectsInWork,
         ...stale,
+        ...misnamed.map(({ projectId }) => projectId),
         ...outdatedAccess,
         ...overtakenAccess.map(({ id }) => id),
         ...withoutTenant,

@@ -3,6 +3,7 @@ import type { Params } from '../../shared/protocol/operations.ts';
 import { closeWithProject, nextAccessRevision } from '../access/send-access.ts';
 import { auditEvent, noActor } from '../audit/audit-event.ts';
 import { isAllowed, transition } from '../branches/branch.ts';
+import { reserveRenameOnHost } from '../branches/rename-branch.ts';
 import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { type Database, type DatabaseBinding, isOneOf, openDatabase } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
@@ -128,6 +129,7 @@ export async function reconcileHost(
   await forgetAppliedAccess(db, found.outdatedAccess);
   await overtakeAccess(db, found.overtakenAccess);
   await renewAccess(db, found.withoutTenant);
+  await renameAgain(db, hostId, found.misnamed);
   return settle(hostId, [
     resolveOrphans(),
     ...leftovers.projectIds.map((id) => dropProject(callHost, id, inventory)),
@@ -299,6 +301,14 @@ async function forgetAppliedAccess(db: Database, projectIds: string[]): Promise<
 async function renewAccess(db: Database, projectIds: string[]): Promise<void> {
   const isApplied = sql`access_applied = access_revision`;
   for (const id of projectIds) await nextAccessRevision(db, id, isApplied);
+}
+
+/** The records decide the name, and the job of the coordinator that is woken gives it to the database. */
+async function renameAgain(db: Database, hostId: string, misnamed: readonly RecordedBranch[]): Promise<void> {
+  for (const { id } of misnamed) {
+    logEvent('reconcile.rename', { host_id: hostId, branch_id: id });
+    await reserveRenameOnHost(db, id, hostId, new Date());
+  }
 }
 
 /** Raises the recorded revision above the host's, because the host accepts only newer revisions. */

@@ -4,6 +4,8 @@ import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import { LabelFilter } from '../../shared/branch/labels.ts';
 import { LeaseSeconds } from '../../shared/branch/lease.ts';
 import { lifeOf } from '../../shared/branch/lifespan.ts';
+import type { Failure } from '../../shared/failures.ts';
+import type { Result } from '../../shared/result.ts';
 import type { Moment } from '../../shared/moment.ts';
 import { Credentials, type CredentialsView } from '../access/credentials.ts';
 import { creatorNetwork } from '../access/network-rule.ts';
@@ -36,9 +38,14 @@ import type { BranchRequest } from '../branches/create-branches.ts';
 import { withData } from '../branches/prepared-source.ts';
 import { checkPurgeable, keptBranch } from '../branches/restore-branch.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
-import { projectBranches } from '../database/schema.ts';
+import { type BranchRow, projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
-import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
+import {
+  type CreationProgress,
+  KEY_FAILURES,
+  keyUseOf,
+  recordedUses,
+} from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { currentVersion } from '../masking/policy.ts';
 import { allow } from '../permissions.ts';
@@ -46,7 +53,16 @@ import { type AppContext, actorOf, connectingIp } from '../pipeline/context.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { readSettings } from '../settings.ts';
 import { matchesPattern } from '../tenancy/branch-pattern.ts';
-import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
+import type { ProjectView } from '../tenancy/project-access.ts';
+import {
+  CreationHeaders,
+  endOfCreation,
+  HOST_CREATION_FAILURES,
+  HOST_WORK_FAILURES,
+  PENDING,
+  replay,
+  WAIT_MAX_SECONDS,
+} from './creations.ts';
 import { withCredentials } from './credentials.ts';
 import { BranchRefParams, Flag, inBranch, inProject, ProjectParams, requireData } from './in-project.ts';
 
@@ -181,9 +197,9 @@ router.openapi(
     method: 'patch',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
     summary:
-      'Change the lifespan, the protection, the limit of connection attempts or the settings of a branch',
+      'Change the name, the lifespan, the protection, the limit of connection attempts or the settings of a branch',
     description:
-      'The new lifespan starts at the time of the request. An expired branch becomes active again. A protected branch is not deleted: neither by a request nor at the end of its lease or of its retention, which begin again when its protection ends.',
+      'A branch is renamed while no job of it is open and no branch is cloned from it (`HOST_BUSY`). The new lifespan starts at the time of the request. An expired branch becomes active again. A protected branch is not deleted: neither by a request nor at the end of its lease or of its retention, which begin again when its protection ends.',
     tags,
     request: { params: BranchRefParams, body: jsonBody(BranchChange) },
     responses: { 200: response('The updated branch.', Branch) },
@@ -192,10 +208,16 @@ router.openapi(
       'BRANCH_NOT_ACTIVE',
       'PROJECT_NOT_ACTIVE',
       'CONNECTION_ATTEMPTS_ABOVE_MAX',
+      'PROJECT_MOVING',
+      'BRANCH_EXISTS',
+      'DATABASE_NAME_TOO_LONG',
+      'DATABASE_NAME_HELD',
+      ...HOST_WORK_FAILURES,
     ],
   }),
   async (c) => {
     const {
+      branch_name: branchName,
       protected: isProtected,
       connection_attempts_per_minute: wanted,
       settings,
@@ -204,7 +226,9 @@ router.openapi(
     if (settings !== undefined) unwrap(allow(c.var.principal, 'credentials.rotate'));
     if (isProtected !== undefined) unwrap(allow(c.var.principal, 'branch.protect'));
     const attempts = wanted == null ? wanted : unwrap(attemptsWithin(wanted, readSettings(c.env)));
+    if (branchName !== undefined) checkBranchNames(c.var.principal, [branchName]);
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    if (branchName !== undefined) return c.json(await renamed(c, project, branch, branchName), 200);
     const change = { branch, isProtected, attempts, settings, hostId: project.hostId, actor: actorOf(c) };
     const coordinator = coordinatorOf(c.env, project.id);
     const hasLife = life.lifespan !== undefined || life.ttl_seconds !== undefined;
@@ -214,6 +238,19 @@ router.openapi(
     return c.json(toBranchResponse(unwrap(changed)), 200);
   },
 );
+
+/** A request that is repeated after HOST_TIMEOUT waits for the same job. */
+async function renamed(c: AppContext, project: ProjectView, branch: BranchRow, branchName: string) {
+  if (branch.isDefault) throw new ApiError('BRANCH_PROTECTED');
+  unwrap(checkDatabaseNames(project, [branchName]));
+  const request = { jobId: crypto.randomUUID(), project, branch, branchName, actor: actorOf(c) };
+  const outcome = await repeatIfLost<Result<CreationProgress, Failure>>(async () =>
+    coordinatorOf(c.env, project.id).renameBranch(request, WAIT_MAX_SECONDS * 1000),
+  );
+  const progress = unwrap(outcome);
+  if (progress.response === null) throw new ApiError('HOST_TIMEOUT', { job_id: progress.jobId });
+  return progress.response.body as z.input<typeof Branch>;
+}
 
 router.openapi(
   operation({

@@ -17,7 +17,7 @@ import { response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 
 /** How long a client waits for a creation at most; then it gets 202 and the job. */
-const WAIT_MAX_SECONDS = 60;
+export const WAIT_MAX_SECONDS = 60;
 
 /** Per RFC 7240, preferences are never rejected and unknown ones are ignored. */
 const Prefer = z

@@ -7,6 +7,7 @@ export const JOB_KINDS = [
   'branch.delete',
   'branch.reset',
   'branch.restore',
+  'branch.rename',
   'branch.diff',
   'branch.try',
   'branch.import',

@@ -125,6 +125,15 @@ export const OPERATIONS = {
     deadline: 120_000,
   }),
 
+  'branch.rename': operation({
+    summary: 'End the sessions of a branch, and give its database another name',
+    /** `database` is the new name; the host knows the present one. */
+    params: z.strictObject(BranchIdentity),
+    /** False if the database has the name already. */
+    result: z.strictObject({ renamed: z.boolean() }),
+    deadline: 60_000,
+  }),
+
   'branch.drop': operation({
     summary: 'Close access to the branch, and drop its database or unfinished clone and its logins',
     params: z.strictObject({

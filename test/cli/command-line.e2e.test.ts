@@ -293,6 +293,13 @@ test('branches are created with their choices, extended, pinned and deleted', as
   expect(await cli.json('branch', 'renew', '--lease', '20m')).toMatchObject({ lease_seconds: 1200 });
   expect(await cli.json('branch', 'get')).toMatchObject({ branch_name: 'pr-7' });
   expect(await cli.json('branch', 'extend', '--ttl', '3h')).toMatchObject({ ttl_seconds: 10_800 });
+  expect(await cli.json('branch', 'rename', 'pr-7', 'pr-8')).toMatchObject({
+    id: made.id,
+    branch_name: 'pr-8',
+  });
+  // The pin follows.
+  expect(await cli.json('branch', 'rename', 'pr-8', 'pr-7')).toMatchObject({ branch_name: 'pr-7' });
+  expect(await cli.json('checkout')).toEqual({ branch: 'pr-7' });
   const unnamed = await cli.json<{ branch_name: string }>('branch', 'create', '--lease', '10m');
   expect(unnamed.branch_name).toMatch(/^branch-[0-9a-f]{10}$/);
   const batch = await cli.json<unknown[]>('branch', 'create', 'w-', '--count', '2', '--ttl', '1h');

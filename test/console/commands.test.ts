@@ -141,6 +141,19 @@ test.each<[string, string, string[], object]>([
     {},
   ],
   [COMMANDS.removeTrust(PROJECT, 'id'), 'trust remove', ['id'], { project: PROJECT }],
+  [
+    COMMANDS.copyCsv(PROJECT, 'pr-7', { schema: 'public', name: HOSTILE }, 'create table x ()'),
+    'psql',
+    [
+      'pr-7',
+      '-c',
+      'create table x ()',
+      '-c',
+      `\\copy "public"."${HOSTILE}" from 'file.csv' with (format csv, header)`,
+    ],
+    { project: PROJECT },
+  ],
+  [COMMANDS.renameBranch(PROJECT, 'pr-7', 'pr-8'), 'branch rename', ['pr-7', 'pr-8'], { project: PROJECT }],
   [COMMANDS.protectBranch(PROJECT, 'pr-7', true), 'branch protect', ['pr-7'], { project: PROJECT }],
   [COMMANDS.protectBranch(PROJECT, 'pr-7', false), 'branch unprotect', ['pr-7'], { project: PROJECT }],
   [

@@ -107,7 +107,7 @@ test.runIf(IS_NIGHTLY)('dialogs and menus are accessible', async () => {
 const ACTIONS: readonly [() => string, string | null, string][] = [
   [() => '/keys', 'New key', 'branchgate key create NAME --role viewer --read-only --days 30 --project'],
   [() => inProject('/trusts'), 'New trust', 'branchgate trust github OWNER/REPOSITORY --role operator'],
-  [() => inProject('/settings'), null, 'branchgate project update Pages --name Pages --quota'],
+  [() => inProject('/settings'), null, 'branchgate project update Pages --quota'],
   [() => inProject('/snapshots'), null, '--snapshot-every never'],
   [() => inProject('/masking'), null, 'branchgate masking suggest --project'],
   [() => inProject('/branches/main/tables?table=item'), null, 'branchgate rows item --branch main'],
@@ -270,6 +270,15 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
   await act('of-snapshot', 'Settings of PostgreSQL');
   expect(await inDialog.getByLabel('statement_timeout').inputValue()).toBe('30s');
   await confirm('Cancel');
+  await act('of-snapshot', 'Rename');
+  await inDialog.getByLabel('Name').fill('renamed');
+  await inDialog.getByText('branchgate branch rename of-snapshot renamed').waitFor();
+  await confirm('Rename');
+  await says('of-snapshot is now renamed.');
+  await act('renamed', 'Rename');
+  await inDialog.getByLabel('Name').fill('of-snapshot');
+  await confirm('Rename');
+  await says('renamed is now of-snapshot.');
   await act('of-snapshot', 'Protect');
   await inDialog.getByText('branchgate branch protect of-snapshot').waitFor();
   await confirm('Protect');

@@ -462,6 +462,41 @@ describe('the history of a branch', () => {
     await api.delete(`${path}/branches/rework?purge=true`);
   });
 
+  const RENAMING = faultCases({
+    byDay: [0, 'agent'],
+    ...of(
+      around(
+        'rename',
+        'branch.rename',
+        { table: 'pg_database', statement: 'ALTER DATABASE%' },
+        { table: 'branch', statement: 'ALTER DATABASE%' },
+      ),
+      [soonAfterReply('end', 'branch.rename', 0), afterEnd('end', 'branch.rename')],
+    ),
+  });
+  let renames = 0;
+  test.each(RENAMING)('a branch is renamed once: $victim killed $name', async ({ victim, moment }) => {
+    renames += 1;
+    const before = `before-${renames}`;
+    const after = `after-${renames}`;
+    const { id } = await api.branch(project.id, before);
+    await insert(before, 2);
+    const former = await api.credentials(project.id, before);
+    const rename = () => api.patch<BranchBody>(`${path}/branches/${id}`, { branch_name: after });
+    const answers = await stage.strike(victim, moment, rename);
+    for (const status of statusesOf(answers)) expect(status).toBe(200);
+    expect(await rename()).toMatchObject({ status: 200, body: { id, branch_name: after } });
+    expect(await idsIn(after)).toEqual([1, 2]);
+    await expect(query(former.direct_url, 'select 1')).rejects.toThrow('does not exist');
+    const { body } = await api.get<{ audit_events: { branch_id: string }[] }>(
+      `/api/v1/audit-events?name=branch.renamed&project_id=${project.id}`,
+    );
+    expect(body.audit_events.filter(({ branch_id }) => branch_id === id)).toHaveLength(1);
+    // The former name can be taken.
+    await api.branch(project.id, before, { source_branch_id: id });
+    for (const name of [before, after]) await api.delete(`${path}/branches/${name}?purge=true`);
+  });
+
   const UNDOING = faultCases({
     ...of(
       around('take', 'snapshot.take', { table: 'snapshot', statement: 'INSERT INTO snapshot%' }),

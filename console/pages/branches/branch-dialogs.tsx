@@ -167,6 +167,47 @@ function ProtectDialog({ projectId, branch, onClose }: Omit<ResetProps, 'snapsho
   );
 }
 
+/** Gives a branch another name, which its database and URLs follow. */
+function RenameDialog({ projectId, branch, onClose }: Omit<ResetProps, 'snapshotId'>) {
+  const { id, branch_name: former } = branch;
+  const [name, setName] = useState(former);
+  const rename = async () => {
+    await dataOf(
+      api.PATCH('/api/v1/projects/{project_id}/branches/{branch_ref}', {
+        params: inBranch(projectId, id),
+        body: { branch_name: name },
+      }),
+    );
+    await queryClient.invalidateQueries(branchesQuery(projectId));
+  };
+  return (
+    <ActionDialog
+      title={`Rename ${former}`}
+      action="Rename"
+      isForm
+      isReady={name !== former && /^[a-z0-9_-]{3,48}$/.test(name)}
+      run={rename}
+      onDone={() => announce(`${former} is now ${name}. Programs need its new connection URLs.`)}
+      onClose={onClose}
+      command={(project) => COMMANDS.renameBranch(project, former, name)}
+    >
+      <Field
+        label="Name"
+        className="mono"
+        value={name}
+        onChange={({ target }) => setName(target.value)}
+        hint="3 to 48 lowercase letters, digits, hyphens and underscores."
+        autoComplete="off"
+        spellCheck={false}
+      />
+      <p>
+        The database, the connection URLs and their environment variables get the new name, and all sessions
+        end. Passwords, rules and branches of it stay.
+      </p>
+    </ActionDialog>
+  );
+}
+
 type Settings = Branch['settings'];
 
 /** The settings that a branch can have, with an example of each. */
@@ -316,6 +357,7 @@ export function BranchDialog({ what, ...props }: DialogProps & { what: BranchAct
   if (what === 'extend') return <ExtendDialog {...props} />;
   if (!branch) return null;
   const about = { projectId: props.projectId, branch, onClose: props.onClose };
+  if (what === 'rename') return <RenameDialog {...about} />;
   if (what === 'settings') return <SettingsDialog {...about} />;
   return what === 'protect' ? <ProtectDialog {...about} /> : <ResetDialog {...about} />;
 }

@@ -186,7 +186,7 @@ export function BranchTree({ nodes, measures, selected, onSelect, onOpen, menuOf
 }
 
 /** What can be done with a branch; `protect` is for owners and admins. */
-export type BranchAct = 'extend' | 'reset' | 'settings' | 'protect' | 'delete';
+export type BranchAct = 'extend' | 'rename' | 'reset' | 'settings' | 'protect' | 'delete';
 export type BranchPage = 'connect' | 'tables' | 'monitoring';
 
 interface BranchMenuProps {
@@ -241,6 +241,13 @@ export function BranchMenu({ branch, mayEdit, mayProtect, onOpen, onCreate, onAc
       shortcut: 'e',
       isDisabled: !mayEdit,
       onAction: () => onAct('extend'),
+    });
+    entries.push({
+      id: 'rename',
+      label: 'Rename',
+      icon: 'edit',
+      isDisabled: !mayEdit || branch.status !== 'active',
+      onAction: () => onAct('rename'),
     });
     if (mayProtect)
       entries.push({

@@ -25,6 +25,7 @@ const KINDS = {
   'follow.stop': 'Stop following',
   'branch.reset': 'Reset branch',
   'branch.restore': 'Restore branch',
+  'branch.rename': 'Rename branch',
   'snapshot.create': 'Take snapshot',
   'snapshot.delete': 'Delete snapshot',
   'project.delete': 'Delete project',

@@ -154,6 +154,49 @@ export function describeBranchOperations(host: () => TestHost): void {
       await project.drop(again);
     });
 
+    test('a branch gets another name, with its sessions ended and its logins kept; repeated, it changes nothing', async () => {
+      const branch = await project.create('db_steps_prod_br_former', 'db_steps_prod');
+      const renamed = { ...branch, database: 'db_steps_prod_br_renamed' };
+      await asClient(servers.host, 'direct', branch, 'owner', 'CREATE TABLE of_former ()');
+      const sessions = await Promise.all(
+        (['direct', 'pooled'] as const).map((port) => connect(servers.host, port, branch, 'read_write')),
+      );
+      for (const session of sessions) {
+        session.on('error', () => {});
+        await session.query('SELECT 1');
+      }
+      const rename = ({ database }: { database: string } = renamed) =>
+        runOperation(servers.host, 'branch.rename', {
+          ...identity(branch),
+          job_id: randomUUID(),
+          database,
+        });
+      await expect(rename(main)).rejects.toMatchObject({ code: 'DATABASE_NAME_HELD' });
+      const usage = () =>
+        servers.query('SELECT totals FROM branch_usage WHERE branch_id = $1', [branch.branch_id]);
+      const used = await usage();
+      expect(await rename()).toEqual({ renamed: true });
+      expect(await rename()).toEqual({ renamed: false });
+      for (const session of sessions) await expect(session.query('SELECT 1')).rejects.toThrow();
+      for (const port of ['direct', 'pooled'] as const) {
+        expect(await asClient(servers.host, port, renamed, 'read_write', 'SELECT * FROM of_former')).toEqual(
+          [],
+        );
+        await expect(connect(servers.host, port, branch, 'read_write')).rejects.toThrow();
+      }
+      expect(await usage()).toEqual(used);
+      expect((await inventory()).branches).toContainEqual(
+        expect.objectContaining({ branch_id: branch.branch_id, database: renamed.database, state: 'ready' }),
+      );
+      // Another branch takes the former name, and is not dropped with this one.
+      const next = await project.create(branch.database, renamed.database);
+      await expect(rename(branch)).rejects.toMatchObject({ code: 'DATABASE_NAME_HELD' });
+      expect(await project.drop(branch)).toEqual({ dropped: true });
+      expect(await branchDatabases(servers)).toEqual([main.database, next.database]);
+      await project.drop(next);
+      await expect(rename()).rejects.toMatchObject({ code: 'INVALID_CALL' });
+    });
+
     test('another job’s branch, or an unmanaged database, is not treated as the branch', async () => {
       const branch = await project.create('db_steps_prod_br_mine', 'db_steps_prod');
       const otherJob = { ...branch, job_id: randomUUID() };

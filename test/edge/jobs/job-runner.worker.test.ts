@@ -64,6 +64,7 @@ const runnerOf = (creation: Saga<JobKind>, deletion = creation) =>
       'follow.cutover': creation,
       'follow.stop': deletion,
       'branch.restore': creation,
+      'branch.rename': deletion,
       'branch.diff': deletion,
       'branch.try': deletion,
       'snapshot.create': creation,

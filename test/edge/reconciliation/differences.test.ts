@@ -14,6 +14,7 @@ const recorded = (status: BranchStatus, id = 'b'): RecordedBranch => ({
   projectId: 'p',
   tenantId: 't',
   status,
+  databaseName: `db_${id}`,
 });
 const held = (state: HeldState, branch_id = 'b', project_id = 'p') => ({
   project_id,
@@ -76,6 +77,19 @@ test('the subjects of open jobs are left to them, and the jobs are woken', () =>
   expect(compare({ branches: [held('ready')] }, { inWork, projects: [] })).toMatchObject(nothing);
 });
 
+test('a database under another name than on record is found, unless its rename is open', () => {
+  const branches = [{ ...held('ready'), database: 'db_former' }];
+  const records = { branches: [recorded('active')] };
+  expect(compare({ branches }, records)).toMatchObject({
+    misnamed: [{ id: 'b' }],
+    missing: [],
+    toWake: ['p'],
+  });
+  const inWork = [{ projectId: 'p', branchIds: ['b'] }];
+  expect(compare({ branches }, { ...records, inWork }).misnamed).toEqual([]);
+  expect(compare({ branches: [held('ready')] }, records).misnamed).toEqual([]);
+});
+
 test('a project without a record is dropped as a whole, once', () => {
   const branches = [held('ready', 'b', 'unknown'), held('prepared', 'c', 'unknown')];
   const projects = [{ project_id: 'unknown', access_revision: 0 }];
@@ -121,6 +135,7 @@ test('what a host claims of projects of other hosts changes none of their record
   const claimed = { branches: [held('ready', 'b', 'elsewhere')], projects, snapshots };
   expect(compare(claimed, { branches: [] })).toEqual({
     orphans: [],
+    misnamed: [],
     // Dropped on the host that claims it, if a job ever made it there.
     orphanedProjects: ['elsewhere'],
     missing: [],

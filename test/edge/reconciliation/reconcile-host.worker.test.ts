@@ -52,7 +52,7 @@ async function reconcile(...inventories: Inventory[]): Promise<string[]> {
 /** An inventory with a complete database of the branch. */
 const holding = (branch_id: string): Inventory => ({
   ...EMPTY_HOST,
-  branches: [{ project_id: 'p', branch_id, database: 'd', state: 'ready', made_by: null }],
+  branches: [{ project_id: 'p', branch_id, database: `db_${branch_id}`, state: 'ready', made_by: null }],
 });
 
 test('a failed branch is there again only if a second inventory of the same cluster has it too', async () => {
@@ -74,6 +74,18 @@ test('an active branch is lost only if a second inventory does not have it eithe
   expect(await readBranch(db, branch)).toEqual({ status: 'active', events: [] });
   await reconcile(EMPTY_HOST, EMPTY_HOST);
   expect(await readBranch(db, branch)).toEqual({ status: 'failed', events: ['branch.lost'] });
+});
+
+test('a database under another name gets the name of the record, by a job of the woken coordinator', async () => {
+  const branch = await insertBranch(db, 'active');
+  const [held] = holding(branch.id).branches;
+  const former = { ...EMPTY_HOST, branches: held ? [{ ...held, database: 'db_former' }] : [] };
+  expect(await reconcile(former)).toContain('p');
+  // The open job is left to the coordinator.
+  await reconcile(former);
+  const opened = await db.select().from(jobs).where(eq(jobs.branchId, branch.id));
+  expect(opened).toMatchObject([{ kind: 'branch.rename', status: 'queued' }]);
+  await db.delete(jobs).where(eq(jobs.branchId, branch.id));
 });
 
 test('a branch whose loss cannot be recorded stops no other one', async () => {

@@ -79,7 +79,7 @@ export async function insertBranch(
 ): Promise<RecordedBranch> {
   const row = branchRow(status, expiresAt, projectId);
   await db.insert(projectBranches).values(row);
-  return { id: row.id, projectId, tenantId: row.tenantId, status };
+  return { id: row.id, projectId, tenantId: row.tenantId, status, databaseName: row.databaseName };
 }
 
 /** As `insertBranch` inserts it. */

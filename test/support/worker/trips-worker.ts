@@ -91,6 +91,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'branch.finalize': () => ({}),
   'branch.prove': () => ({ login_ms: 1 }),
   'branch.keep': () => ({ kept: true, size_bytes: 8_388_608 }),
+  'branch.rename': () => ({ renamed: true }),
   'branch.drop': () => ({ dropped: true }),
   'masking.inspect': ({ rules }) => ({
     problems: rules.flatMap(({ table, column }) =>
