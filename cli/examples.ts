@@ -51,7 +51,11 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'branch restore': ['branchgate branch restore pr-7', 'branchgate branch restore pr-7 --name pr-7-again'],
   'branch protect': ['branchgate branch protect staging'],
   'branch unprotect': ['branchgate branch unprotect staging'],
-  'branch diff': ['branchgate branch diff pr-7 --schema', 'branchgate branch diff pr-7 --rows book'],
+  'branch diff': [
+    'branchgate branch diff pr-7 --schema',
+    'branchgate branch diff pr-7 --rows book',
+    'branchgate branch diff pr-7 --cancel',
+  ],
   'branch delete': ['branchgate branch delete pr-7 pr-8', 'branchgate branch delete pr-7 --purge --yes'],
   env: ['branchgate env pr-7 > .env.local', 'branchgate env --write'],
   'git install': ['branchgate git install', "branchgate git install --pre-push 'npx drizzle-kit migrate'"],

@@ -157,6 +157,8 @@ interface Options {
   firstRows?: boolean;
   /** Only these are used; for tests and measurements. */
   methods?: readonly DifferenceMethod[] | undefined;
+  /** Ends it before. */
+  signal?: AbortSignal | undefined;
 }
 
 /**
@@ -168,7 +170,7 @@ export async function compare<T>(
   host: ComparisonHost,
   session: Session,
   sides: Sides,
-  { within, methods, firstRows = false }: Options,
+  { within, methods, firstRows = false, signal }: Options,
   action: (comparison: Comparison) => Promise<T>,
 ): Promise<T> {
   const until = performance.now() + within;
@@ -184,7 +186,7 @@ export async function compare<T>(
   }
 
   function once(left: number): Promise<T> {
-    const options = { within: Math.round(left), firstRows };
+    const options = { within: Math.round(left), firstRows, signal };
     return inSnapshotOf(host, sides.before, options, (before) =>
       inSnapshotOf(host, sides.after, options, async (after) => {
         const [old, fresh] = await Promise.all([readCatalog(before), readCatalog(after)]);

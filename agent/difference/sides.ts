@@ -28,7 +28,7 @@ import { comparedDatabaseName } from '../snapshots/snapshot-databases.ts';
 export interface ComparisonHost extends RowsHost, CloneHost {
   /** For operations: each holds its locks in one of these sessions. */
   sessions: Pool;
-  comparisons: ProjectGate;
+  comparisons: Comparisons;
   excesses: Excesses;
 }
 
@@ -183,13 +183,14 @@ const CONNECT_WITHIN_MS = 5_000;
  * Runs `action` in one snapshot of the database, as its query login. The statements are ours, over tables
  * and pg_catalog only, so no code of the tenant runs: a table with policies for this login is an error.
  * @param options.within milliseconds
+ * @param options.signal ends it before
  * @param options.firstRows whether the first rows are wanted soon, rather than all rows
  * @throws HostError STATEMENT_REFUSED, TIME_LIMIT_REACHED
  */
 export async function inSnapshotOf<T>(
   host: ComparisonHost,
   { branch_id, database }: Side,
-  { within, firstRows }: { within: number; firstRows: boolean },
+  { within, firstRows, signal }: { within: number; firstRows: boolean; signal?: AbortSignal | undefined },
   action: (session: Session) => Promise<T>,
 ): Promise<T> {
   const session = await openQuerySession(branch_id, {
@@ -213,8 +214,27 @@ export async function inSnapshotOf<T>(
     stream: () => boundedSocket('comparison'),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
-  return bounded(host, session, () => inTransaction(session, () => action(session)), { within });
+  return bounded(host, session, () => inTransaction(session, () => action(session)), { within, signal });
 }
 
 /** Comparisons: of a project one runs and one waits for its end, and of the host three run at most. */
-export const openComparisonGate = () => new ProjectGate({ ofProject: 2, ofHost: 5, noun: 'comparison' });
+export class Comparisons extends ProjectGate {
+  readonly #ofJobs = new Map<string, AbortController>();
+
+  constructor() {
+    super({ ofProject: 2, ofHost: 5, noun: 'comparison' });
+  }
+
+  /** @param stop ends the comparison of this job. @returns forgets it */
+  begin(jobId: string | null, stop: AbortController): () => void {
+    if (jobId === null) return () => {};
+    this.#ofJobs.set(jobId, stop);
+    return () => this.#ofJobs.delete(jobId);
+  }
+
+  /** @returns false if no comparison of this job is under way */
+  stop(jobId: string): boolean {
+    this.#ofJobs.get(jobId)?.abort();
+    return this.#ofJobs.has(jobId);
+  }
+}

@@ -3,7 +3,7 @@ import { probeCloneMethod } from '../cloning/clone-method.ts';
 import { CloneTurns } from '../cloning/clone-turns.ts';
 import { CopyRoom } from '../cloning/copy-room.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
-import { openComparisonGate } from '../difference/sides.ts';
+import { Comparisons } from '../difference/sides.ts';
 import { DeadTuples } from '../measurement/database-statistics.ts';
 import { DiskUsage } from '../measurement/disk-usage.ts';
 import { KnownSizes } from '../measurement/sizes.ts';
@@ -42,7 +42,7 @@ export interface Host {
   /** State of the table browser that outlives an operation. */
   rows: { turns: RowTurns; scriptTurns: RowTurns; marks: PageMarks; kept: KeptSessions };
   sql: SqlRequests;
-  comparisons: ProjectGate;
+  comparisons: Comparisons;
   /** Statements that are tried on a copy. */
   trials: Trials;
   probes: ProjectGate;
@@ -97,7 +97,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
       kept: new KeptSessions(),
     },
     sql: new SqlRequests(),
-    comparisons: openComparisonGate(),
+    comparisons: new Comparisons(),
     trials: new Trials(sessions),
     probes: openProbeGate(),
     copies: new Copies(),

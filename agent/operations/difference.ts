@@ -21,6 +21,7 @@ export async function diffBranch(
   const until = performance.now() + within;
   const tooLong = new AbortController();
   const timer = setTimeout(() => tooLong.abort(), within);
+  const forget = host.comparisons.begin(params.job_id, tooLong);
   try {
     return await withSides(
       host,
@@ -29,10 +30,16 @@ export async function diffBranch(
       async (sides, session, { left, onProgress: report }) => {
         const compared =
           params.rows &&
-          (await compare(host, session, sides, { within: left() }, async (comparison) => ({
-            method: comparison.method,
-            rows: await countRows(host, comparison, report),
-          })));
+          (await compare(
+            host,
+            session,
+            sides,
+            { within: left(), signal: tooLong.signal },
+            async (comparison) => ({
+              method: comparison.method,
+              rows: await countRows(host, comparison, report),
+            }),
+          ));
         const { method, rows } = compared || { method: null, rows: null };
         const schema = params.schema ? await compareSchemas(host, sides, tooLong.signal) : null;
         return { complete: true, method, rows, schema };
@@ -46,8 +53,15 @@ export async function diffBranch(
     return { complete: false, method: null, rows: null, schema: null };
   } finally {
     clearTimeout(timer);
+    forget();
   }
 }
+
+/** Ends the comparison of a job, which then reports that it is not complete. */
+export const cancelDiff = async (
+  { comparisons }: ComparisonHost,
+  { job_id }: Params<'diff.cancel'>,
+): Promise<MethodResult<'diff.cancel'>> => ({ stopped: comparisons.stop(job_id) });
 
 function countRows({ settings }: ComparisonHost, comparison: Comparison, onProgress: OnProgress | undefined) {
   if (!onProgress) return countDifferences(comparison);

@@ -32,7 +32,7 @@ import {
   prepareBranches,
   proveBranches,
 } from './branch.ts';
-import { diffBranch, diffRows } from './difference.ts';
+import { cancelDiff, diffBranch, diffRows } from './difference.ts';
 import {
   describeHost,
   digestInventory,
@@ -132,6 +132,7 @@ const HANDLERS: Handlers = {
   'rehearsal.finish': finishRehearsal,
   'branch.diff': diffBranch,
   'row.diff': diffRows,
+  'diff.cancel': cancelDiff,
   'try.run': tryStatements,
   'try.read': readTrial,
   'transfer.probe': probeSource,

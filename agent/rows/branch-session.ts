@@ -377,8 +377,9 @@ export async function bounded<T>(
   action: (onEnd: () => void) => Promise<T>,
   {
     within = SESSION_WITHIN_MS,
+    signal,
     onDone = () => session.end(),
-  }: { within?: number; onDone?: () => Promise<void> } = {},
+  }: { within?: number; signal?: AbortSignal | undefined; onDone?: () => Promise<void> } = {},
 ): Promise<T> {
   let expired = false;
   let isEnding = false;
@@ -391,11 +392,15 @@ export async function bounded<T>(
     // Rejects pending queries if the server did not end the session.
     breakOff(session);
   };
-  const watchdog = setTimeout(() => {
+  const expire = () => {
     expired = true;
     terminate();
-  }, within);
+  };
+  const watchdog = setTimeout(expire, within);
+  signal?.addEventListener('abort', expire, { once: true });
   try {
+    if (signal?.aborted) expired = true;
+    signal?.throwIfAborted();
     const result = await action(() => {
       isEnding = true;
     });
@@ -408,6 +413,7 @@ export async function bounded<T>(
     throw expired ? tookTooLong() : asRowError(error);
   } finally {
     clearTimeout(watchdog);
+    signal?.removeEventListener('abort', expire);
   }
 }
 

@@ -8,7 +8,8 @@ import { isJson, printRecord, printRecords, say } from '../output.ts';
 import { branchPath, openSession, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
 
-const ROWS = '/api/v1/projects/{project_id}/branches/{branch_ref}/diff/rows';
+const DIFF = '/api/v1/projects/{project_id}/branches/{branch_ref}/diff';
+const ROWS = `${DIFF}/rows` as const;
 
 type Difference = Schemas['Difference'];
 type Change = Schemas['RowDifferencePage']['rows'][number];
@@ -18,6 +19,7 @@ interface DiffOptions {
   against: string;
   schema?: true;
   rows?: string;
+  cancel?: true;
 }
 
 function printDifference(command: Command, difference: Difference): void {
@@ -77,11 +79,14 @@ export const branchDiff = (): Command =>
     .option('--against <reference>', 'parent, a branch by name or ID, or the ID of a snapshot', 'parent')
     .option('--schema', 'compare the schemas too')
     .option('--rows <table>', 'list the rows of this table that differ, as [schema.]table')
+    .option('--cancel', 'end the comparison that is under way')
     .action(async (branch: string | undefined, options: DiffOptions, command: Command) => {
       if (options.rows !== undefined && options.schema)
         throw new CommandError('usage', '--rows and --schema exclude each other.');
       const session = openSession(command);
       const path = await branchPath(command, session, branch);
+      if (options.cancel)
+        return printRecord(command, await dataOf(session.client.api.DELETE(DIFF, { params: { path } })));
       if (options.rows !== undefined) return printChangedRows(command, session, path, options);
       const compared = await withProgress('Comparing', (onProgress) =>
         differenceOf(session.client, path, options, { onProgress }),

@@ -18,8 +18,9 @@ import {
   snapshots,
 } from '../database/schema.ts';
 import { HostCallError } from '../hosts/host-client.ts';
+import { isCancelled } from '../jobs/cancel-job.ts';
 import { newJob } from '../jobs/job-store.ts';
-import { ABANDON_AFTER_MS, saga } from '../jobs/saga.ts';
+import { ABANDON_AFTER_MS, JobCancelledError, saga } from '../jobs/saga.ts';
 import { missing } from '../missing.ts';
 import { branchesOf, referencedBranch, referencedBranchId } from './branch-reference.ts';
 import { snapshotsOf } from './snapshot.ts';
@@ -92,7 +93,7 @@ export const compareBranchJob = saga<'branch.diff', Comparing>({
     [
       {
         name: 'compare',
-        run: async ({ job, callHost }, subject) => {
+        run: async ({ db, job, callHost }, subject) => {
           const { branch, against } = subject;
           const { rows, schema } = job.input.comparison;
           const sides = { branch_id: branch.id, database: branch.databaseName, against };
@@ -104,7 +105,12 @@ export const compareBranchJob = saga<'branch.diff', Comparing>({
             schema,
             within: WITHIN_MS,
           };
+          const stopUnlessWanted = async () => {
+            if (await isCancelled(db, job.id)) throw new JobCancelledError();
+          };
+          await stopUnlessWanted();
           const result = await callHost('branch.diff', call);
+          await stopUnlessWanted();
           if (!result.complete) throw new HostCallError('TIME_LIMIT_REACHED', 'the comparison took too long');
           subject.result = result;
         },

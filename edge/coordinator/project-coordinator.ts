@@ -396,6 +396,7 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     const stop = async () => {
       if ('toHostId' in job.input)
         return hostCaller(this.env, job.input.toHostId)('transfer.cancel', { job_id, project_id });
+      if (job.kind === 'branch.diff') return call('diff.cancel', { job_id, project_id });
       if (job.kind !== 'follow.cutover') return call('transfer.cancel', { job_id, project_id });
       const ofJob = eq(projectBranches.id, job.branchId ?? '');
       const [branch] = await this.#db.select().from(projectBranches).where(ofJob);

@@ -31,6 +31,7 @@ const CANCELLABLE = {
       [isThere(moves, and(eq(moves.jobId, jobId), eq(moves.phase, 'building'))), 'MOVE_FINISHING'],
     ],
   },
+  'branch.diff': { event: 'branch.diff.cancelled', require: () => [] },
   'follow.cutover': { event: 'branch.follow.cutover_cancelled', require: () => [] },
 } as const satisfies Record<string, { event: AuditName; require: (jobId: string) => Requirement[] }>;
 
@@ -56,10 +57,14 @@ export async function isCancelled(db: Database, jobId: string): Promise<boolean>
  */
 export async function storeCancellation(
   db: Database,
-  { projectId, kind, actor }: Cancellation,
+  { projectId, kind, branchId, actor }: Cancellation,
   now: Date,
 ): Promise<Result<JobRow, Failure>> {
-  const [job] = await db.select().from(jobs).where(isOpenOf(projectId, kind));
+  const ofBranch = branchId === undefined ? undefined : eq(jobs.branchId, branchId);
+  const [job] = await db
+    .select()
+    .from(jobs)
+    .where(and(isOpenOf(projectId, kind), ofBranch));
   if (!job) return fail(missing('job'));
   const thisJob = eq(jobs.id, job.id);
   const about = { projectId, ...(job.branchId && { branchId: job.branchId }), metadata: { job_id: job.id } };
@@ -91,6 +96,8 @@ export async function storeCancellation(
 export interface Cancellation {
   projectId: string;
   kind: CancellableKind;
+  /** Left out: of whichever branch. */
+  branchId?: string;
   /** Null: the project is being deleted. */
   actor: AuditActor | null;
 }

@@ -74,7 +74,7 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
   PROJECT_BUSY: [
     [
       ['diffBranch'],
-      'The project compares other databases at the moment, and runs one comparison at a time. Try again when it has ended.',
+      'The project compares other databases at the moment, and runs one comparison at a time. Try again when it has ended, or cancel it.',
     ],
   ],
   SIGN_UP_CLOSED: [

@@ -22,8 +22,8 @@ import type { Comparison } from '../database/column-types.ts';
 import { differences } from '../database/history-schema.ts';
 import { type BranchRow, jobs } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
-import { toJobResponse } from '../jobs/job-resource.ts';
-import { publicFailure } from '../jobs/saga.ts';
+import { Job, toJobResponse } from '../jobs/job-resource.ts';
+import { CANCELLED, publicFailure } from '../jobs/saga.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { missing } from '../missing.ts';
 import { type AppContext, actorOf } from '../pipeline/context.ts';
@@ -220,6 +220,28 @@ router.openapi(
   },
 );
 
+router.openapi(
+  operation({
+    access: 'rows.read',
+    operationId: 'cancelDiff',
+    method: 'delete',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/diff',
+    summary: 'Cancel the comparison of a branch',
+    description:
+      'For a comparison that has become a job. Its host stops reading, and the next comparison of the project can begin. The job ends as `failed` with `JOB_CANCELLED`. 404: none of this branch is under way.',
+    tags,
+    request: { params: BranchRefParams },
+    responses: { 202: response('The job of the comparison.', Job) },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const [, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    const cancellation = { projectId, kind: 'branch.diff', branchId: branch.id, actor: actorOf(c) } as const;
+    const cancelled = await repeatIfLost(() => coordinatorOf(c.env, projectId).cancelJob(cancellation));
+    return c.json(toJobResponse(unwrap(cancelled)), 202);
+  },
+);
+
 /**
  * The result of a comparison that was a job, or the job while it is open. Only the same comparison by a
  * caller with both sides in reach finds it.
@@ -237,6 +259,7 @@ async function resultOf(
     .leftJoin(differences, eq(differences.jobId, jobs.id))
     .where(and(eq(jobs.id, jobId), isComparison(branchId, comparison)));
   const { job, result } = found(rows, missing('comparison'));
+  if (job.error?.code === CANCELLED) throw ApiError.of(missing('comparison'));
   if (job.status === 'failed' && job.error) throw ApiError.of(publicFailure(job.error));
   if (job.status !== 'succeeded') return { job };
   return { result: found(result ? [result] : [], missing('comparison')) };

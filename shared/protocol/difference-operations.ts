@@ -110,6 +110,14 @@ export const DIFFERENCE_OPERATIONS = {
     concurrent: true,
   }),
 
+  'diff.cancel': operation({
+    summary: 'End the comparison of a job, if one is under way',
+    params: z.strictObject({ job_id: Id, project_id: Id }),
+    result: z.strictObject({ stopped: z.boolean() }),
+    deadline: 15_000,
+    concurrent: true,
+  }),
+
   'row.diff': operation({
     summary: 'List a page of the rows of a table that differ between a branch and another one, or a snapshot',
     params: z.strictObject({

@@ -69,6 +69,7 @@ const COMMANDS: Record<string, string> = {
   stopFollowing: 'follow stop',
   probeImport: 'import',
   importSource: 'import',
+  cancelDiff: 'branch diff',
   cancelImport: 'import',
   registerHost: 'host add',
   removeHost: 'host remove',

@@ -150,28 +150,43 @@ describe('a difference', () => {
     expect((await rows('table=book&cursor=nonsense')).status).toBe(422);
   });
 
-  test.runIf(IS_NIGHTLY)('that takes long becomes a job, whose result stays', async () => {
-    const { project: own, status, body, unlock } = await slow;
-    expect(status).toBe(202);
-    expect(body).toMatchObject({ kind: 'branch.diff', project_id: own.id });
-    const at = `/api/v1/projects/${own.id}/branches/locked/diff`;
-    const again = await api.get(`${at}?job_id=${body.id}`);
-    expect(again).toMatchObject({ status: 202, body: { id: body.id } });
-    // The same request without the id finds it while it is open.
-    expect(await api.get(at)).toMatchObject({ status: 202, body: { id: body.id } });
-    // Its host reports its progress.
-    await eventually(async () => {
-      const { body: job } = await api.get<{ steps: { percent?: number }[] }>(`/api/v1/jobs/${body.id}`);
-      expect(job.steps[0]?.percent).toEqual(expect.any(Number));
-    }, 30);
-    await unlock();
-    const result = await eventually(async () => {
-      const { status: now, body: found } = await api.get<DifferenceBody>(`${at}?job_id=${body.id}`);
-      expect(now).toBe(200);
-      return found;
-    });
-    expect(result).toMatchObject({ against: { name: 'main' }, rows: { compared: expect.any(Number) } });
-    // Another comparison than that of the job does not find it.
-    expect((await api.get(`${at}?job_id=${body.id}&rows=false`)).status).toBe(404);
-  });
+  test.runIf(IS_NIGHTLY)(
+    'that takes long becomes a job, which can be cancelled, and whose result stays',
+    async () => {
+      const { project: own, status, body, unlock } = await slow;
+      expect(status).toBe(202);
+      expect(body).toMatchObject({ kind: 'branch.diff', project_id: own.id });
+      const at = `/api/v1/projects/${own.id}/branches/locked/diff`;
+      const again = await api.get(`${at}?job_id=${body.id}`);
+      expect(again).toMatchObject({ status: 202, body: { id: body.id } });
+      // The same request without the id finds it while it is open.
+      expect(await api.get(at)).toMatchObject({ status: 202, body: { id: body.id } });
+      // Its host reports its progress.
+      await eventually(async () => {
+        const { body: job } = await api.get<{ steps: { percent?: number }[] }>(`/api/v1/jobs/${body.id}`);
+        expect(job.steps[0]?.percent).toEqual(expect.any(Number));
+      }, 30);
+      // Cancelled, its host stops waiting, so the next comparison begins.
+      expect(await api.delete(at)).toMatchObject({ status: 202, body: { id: body.id } });
+      await eventually(async () =>
+        expect((await api.get(`/api/v1/jobs/${body.id}`)).body).toMatchObject({
+          status: 'failed',
+          error: { code: 'JOB_CANCELLED' },
+        }),
+      );
+      expect((await api.get(`${at}?job_id=${body.id}`)).status).toBe(404);
+      expect((await api.get(`${at}?rows=false&schema=true`)).status).toBe(200);
+      expect((await api.delete(at)).status).toBe(404);
+      const { body: next } = await api.get<{ id: string }>(at);
+      await unlock();
+      const result = await eventually(async () => {
+        const { status: now, body: found } = await api.get<DifferenceBody>(`${at}?job_id=${next.id}`);
+        expect(now).toBe(200);
+        return found;
+      });
+      expect(result).toMatchObject({ against: { name: 'main' }, rows: { compared: expect.any(Number) } });
+      // Another comparison than that of the job does not find it.
+      expect((await api.get(`${at}?job_id=${next.id}&rows=false`)).status).toBe(404);
+    },
+  );
 });

@@ -1,11 +1,11 @@
-import { useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery } from '@tanstack/react-query';
 import { createFileRoute } from '@tanstack/react-router';
 import { plural } from '../../../shared/format.ts';
 import { schemaProof } from '../../../shared/schema-proof.ts';
 import { BranchName, snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine, Snippet } from '../../components/copy.tsx';
-import { Empty, Loaded, Note } from '../../components/feedback.tsx';
+import { Empty, ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { SelectField } from '../../components/field.tsx';
 import { ListTable } from '../../components/list-table.tsx';
 import { Page } from '../../components/page.tsx';
@@ -15,7 +15,13 @@ import { texts } from '../../data/search.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { ChangedRowsCard } from './changed-rows.tsx';
-import { type Difference, differenceQuery, progressQuery, type Sides } from './differences.ts';
+import {
+  cancelComparison,
+  type Difference,
+  differenceQuery,
+  progressQuery,
+  type Sides,
+} from './differences.ts';
 
 const SCHEMA_CHANGES = { added: 'Added', changed: 'Changed', dropped: 'Dropped' } as const;
 const REASONS = {
@@ -132,18 +138,25 @@ function NotCompared({ tables }: { tables: Rows['not_compared'] }) {
 /** A comparison that takes minutes says how far it is. */
 function ComparisonProgress({ sides, isComparing }: { sides: Sides; isComparing: boolean }) {
   const { data: percent } = useQuery(progressQuery(sides));
+  const cancelling = useMutation({ mutationFn: () => cancelComparison(sides) });
   if (!isComparing) return null;
   return (
     <div className="body stack">
       <p className="small quiet">
         Where the host cannot tell which blocks have changed, it reads every row of both sides. That takes
-        about as long as reading both databases, and a comparison of the schemas waits for its end.
+        about as long as reading both databases. To leave this page cancels it.
       </p>
       {percent !== null && percent !== undefined && (
-        <label>
-          Compared: {percent} % <progress value={percent} max={100} />
-        </label>
+        <div className="row">
+          <label className="grow">
+            Compared: {percent} % <progress value={percent} max={100} />
+          </label>
+          <Button compact icon="close" busy={cancelling.isPending} onClick={() => cancelling.mutate()}>
+            Cancel
+          </Button>
+        </div>
       )}
+      {cancelling.isError && <ErrorNote error={cancelling.error} />}
     </div>
   );
 }

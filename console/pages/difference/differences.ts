@@ -21,7 +21,7 @@ export interface Sides {
 /** A comparison is not repeated by itself: it reads both databases. */
 const ONCE = { staleTime: Number.POSITIVE_INFINITY, refetchOnWindowFocus: false, gcTime: 60_000 } as const;
 
-/** How far the comparison of the rows is; null unless it has become a job whose host reports it. */
+/** How far the comparison of the rows is; null unless it has become a job. */
 export const progressQuery = ({ projectId, branch, against }: Sides) =>
   queryOptions({
     queryKey: ['difference', projectId, branch, against, 'progress'],
@@ -45,6 +45,13 @@ async function inTurn<T>(signal: AbortSignal, ask: () => Promise<T>): Promise<T>
     }
   }
 }
+
+export const cancelComparison = ({ projectId, branch }: Sides) =>
+  dataOf(
+    api.DELETE('/api/v1/projects/{project_id}/branches/{branch_ref}/diff', {
+      params: inBranch(projectId, branch),
+    }),
+  );
 
 /** The rows or the schemas, so that the failure of one does not hide the other. */
 export const differenceQuery = (sides: Sides, part: Part) => {
@@ -70,9 +77,15 @@ export const differenceQuery = (sides: Sides, part: Part) => {
       const first = await ask();
       if (!('steps' in first)) return first;
       // It takes longer, and has become a job.
-      await gateway.waitForJob(first.id, {
+      show(0);
+      const wait = gateway.waitForJob(first.id, {
         signal,
-        onProgress: ({ steps }) => show(steps.find((step) => step.percent !== undefined)?.percent ?? null),
+        onProgress: ({ steps }) => show(steps.find((step) => step.percent !== undefined)?.percent ?? 0),
+      });
+      await wait.catch((error) => {
+        // Nobody waits for it any more, and the next comparison would.
+        if (signal.aborted) cancelComparison(sides).catch(() => {});
+        throw error;
       });
       return (await ask(first.id)) as Difference;
     },

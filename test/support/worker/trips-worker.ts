@@ -173,6 +173,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
           },
           findings: [],
         },
+  'diff.cancel': () => ({ stopped: true }),
   'transfer.cancel': () => ({ stopped: true }),
   'follow.start': () => ({}),
   'follow.status': () => FOLLOWED,
