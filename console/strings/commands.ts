@@ -177,6 +177,18 @@ export const COMMANDS = {
   ) => line(['rule', 'add', cidr], { ...options, project }),
   removeRule: (project: string, id: string) => line(['rule', 'remove', id], { project }),
 
+  /** @param create a statement that makes the table first; empty: it is there */
+  copyCsv: (
+    project: string,
+    branch: string,
+    { schema, name }: { schema: string; name: string },
+    create: string,
+  ) =>
+    line([
+      ...['psql', branch, '--project', project, '--'],
+      ...(create === '' ? [] : ['-c', create]),
+      ...['-c', `\\copy "${schema}"."${name}" from 'file.csv' with (format csv, header)`],
+    ]),
   rows: (project: string, branch: string, table: { schema: string; name: string }, shown: ShownRows) =>
     line(['rows', table.name], {
       schema: table.schema === 'public' ? '' : table.schema,

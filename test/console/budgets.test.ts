@@ -5,9 +5,9 @@ import { beforeAll, expect, test } from 'vitest';
 import { PREPARED } from '../support/prepared.ts';
 
 /** Kilobytes of scripts and styles, compressed. Fonts come on top: 53 KB, once. */
-const SHELL_MAX = 130;
+const SHELL_MAX = 131;
 const PAGE_MAX = 204;
-const ALL_MAX = 346;
+const ALL_MAX = 349;
 
 interface Chunk {
   file: string;

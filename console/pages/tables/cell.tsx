@@ -89,6 +89,19 @@ interface CellEditorProps {
 
 const BOOLEANS = ['true', 'false'];
 
+/** The pickers of the browser, for the values that they can hold: `infinity` and years before Christ they cannot. */
+const PICKERS: readonly (readonly [column: RegExp, input: string, value: RegExp])[] = [
+  [/^date$/, 'date', /^\d{4}-\d\d-\d\d$/],
+  [/^timestamp without time zone$/, 'datetime-local', /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,3})?$/],
+  [/^time without time zone$/, 'time', /^\d\d:\d\d:\d\d(?:\.\d{1,3})?$/],
+];
+
+/** The kind of input for a value, or for what is typed in its place. */
+const inputOf = ({ type }: GridColumn, before: string, typed: string | null): string =>
+  PICKERS.find(
+    ([column, , form]) => typed === null && column.test(type) && (before === '' || form.test(before)),
+  )?.[1] ?? 'text';
+
 /** The editor over a cell. Leaving it stages what it contains. */
 export function CellEditor({ column, value, typed, onCommit, onCancel }: CellEditorProps) {
   const before = value === null || value === undefined ? '' : String(value);
@@ -142,6 +155,9 @@ export function CellEditor({ column, value, typed, onCommit, onCancel }: CellEdi
   return (
     <input
       {...shared}
+      type={inputOf(column, before, typed)}
+      step="any"
+      value={inputOf(column, before, typed) === 'datetime-local' ? text.replace(' ', 'T') : text}
       spellCheck={false}
       autoComplete="off"
       onChange={(event) => setText(event.target.value)}

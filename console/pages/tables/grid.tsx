@@ -373,8 +373,10 @@ function Head({ column, index, start, size, resize, order, onOrder }: HeadProps)
     </>
   );
   return (
+    // biome-ignore lint/a11y/useKeyWithClickEvents: its button is for the keyboard
     <div
       className={isRightAligned(column) ? 'grid-name right' : 'grid-name'}
+      onClick={() => onOrder?.(column.name)}
       role="columnheader"
       aria-colindex={index + 2}
       aria-sort={sorted}
@@ -382,7 +384,7 @@ function Head({ column, index, start, size, resize, order, onOrder }: HeadProps)
       title={`${column.label ?? column.name} ${column.type}`}
     >
       {onOrder ? (
-        <button type="button" tabIndex={-1} onClick={() => onOrder(column.name)}>
+        <button type="button" tabIndex={-1}>
           {name}
         </button>
       ) : (
@@ -395,6 +397,7 @@ function Head({ column, index, start, size, resize, order, onOrder }: HeadProps)
       <i
         className="grid-grip"
         aria-hidden="true"
+        onClick={(event) => event.stopPropagation()}
         onPointerDown={({ currentTarget, pointerId, clientX }) => {
           currentTarget.setPointerCapture(pointerId);
           grip.current = { pointer: clientX, width: size };

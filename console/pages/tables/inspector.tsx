@@ -7,6 +7,7 @@ import { Icon } from '../../components/icon.tsx';
 import { absentText, type GridColumn, isFixed, isText } from './cell.tsx';
 import { referencedRow } from './rows.ts';
 import { type Value, withoutValue } from './staged.ts';
+import { formProblem } from './table-sql.ts';
 import type { TableEditing } from './use-editing.ts';
 import { cellOf, type TableView, type Target } from './use-table.ts';
 
@@ -50,6 +51,7 @@ function ValueBox({ column, target, isCut, view, editing, isFocused }: BoxProps)
   const isEditable = editing.mayEdit && !isFixed(column) && !isCut;
   const isStaged = Object.hasOwn(staged[target.key]?.values ?? {}, column.name);
   const stage = (next: Value) => editing.stage(target, column, next);
+  const problem = text === shown ? null : formProblem(column, text);
   const unstage = () => change(withoutValue(latest(), target.key, column.name));
   return (
     <>
@@ -65,11 +67,22 @@ function ValueBox({ column, target, isCut, view, editing, isFocused }: BoxProps)
         value={text}
         readOnly={!isEditable}
         spellCheck={false}
+        aria-invalid={problem !== null}
         onChange={(event) => setText(event.target.value)}
       />
+      {problem !== null && (
+        <p className="problem small" role="alert">
+          {problem}
+        </p>
+      )}
       <div className="row">
         {isEditable && (
-          <Button compact look="primary" disabled={text === shown} onClick={() => stage(text)}>
+          <Button
+            compact
+            look="primary"
+            disabled={text === shown || problem !== null}
+            onClick={() => stage(text)}
+          >
             Stage
           </Button>
         )}

@@ -1,11 +1,17 @@
+import { useMutation } from '@tanstack/react-query';
 import { useNavigate } from '@tanstack/react-router';
-import { useCallback, useState } from 'react';
+import { lazy, Suspense, useCallback, useState } from 'react';
+import { dataOf } from '../../../client/response-error.ts';
 import { plural } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { Note, ReadError } from '../../components/feedback.tsx';
-import type { Branch, Table } from '../../data/resources.ts';
+import { announce, ErrorNote, Note, ReadError } from '../../components/feedback.tsx';
+import { HostAwayNote } from '../../components/host-away.tsx';
+import type { MenuEntry } from '../../components/menu.tsx';
+import { csvOf, saveFile } from '../../data/csv.ts';
+import { api } from '../../data/gateway.ts';
+import { type Branch, inBranch, type Table } from '../../data/resources.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { CellEditor } from './cell.tsx';
 import { FilterBar } from './filter-bar.tsx';
@@ -14,8 +20,13 @@ import { Inspector } from './inspector.tsx';
 import { Review } from './review.tsx';
 import type { Filter, Order, Selection } from './rows.ts';
 import { countOf, type Row } from './staged.ts';
+import { selectOf } from './table-sql.ts';
 import { type TableEditing, useEditing } from './use-editing.ts';
 import { cellOf, type TableView, useTable } from './use-table.ts';
+
+const ImportDialog = lazy(() =>
+  import('./import-dialog.tsx').then(({ ImportDialog }) => ({ default: ImportDialog })),
+);
 
 interface Props {
   projectId: string;
@@ -31,6 +42,7 @@ function nextOrder(order: Order | null, column: string): Order | null {
 }
 
 interface BarProps {
+  entries: MenuEntry[];
   branch: string;
   table: Table;
   view: TableView;
@@ -39,7 +51,7 @@ interface BarProps {
   onInspect: (isOpen: boolean) => void;
 }
 
-function TableBar({ branch, table, view, editing, isInspecting, onInspect }: BarProps) {
+function TableBar({ entries, branch, table, view, editing, isInspecting, onInspect }: BarProps) {
   const { mayEdit, target } = editing;
   return (
     <div className="table-bar">
@@ -65,6 +77,11 @@ function TableBar({ branch, table, view, editing, isInspecting, onInspect }: Bar
       <Button compact icon="eye" aria-pressed={isInspecting} onClick={() => onInspect(!isInspecting)}>
         Inspect cell
       </Button>
+      {entries.map(({ id, label, icon, onAction }) => (
+        <Button key={id} compact icon={icon} onClick={onAction}>
+          {label}
+        </Button>
+      ))}
     </div>
   );
 }
@@ -91,6 +108,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
   const { columns, rows, newRows, setVisible } = view;
   const [inspector, setInspector] = useState<'closed' | 'open' | 'focused'>('closed');
   const [isReviewing, setReviewing] = useState(false);
+  const [isImporting, setImporting] = useState(false);
   const editing = useEditing(view, {
     onInspect: () => setInspector('focused'),
     onReview: () => setReviewing(countOf(view.latest()) > 0),
@@ -113,11 +131,60 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
     });
   };
 
+  const ask = async (what: string) => {
+    const { sql, params } = selectOf(table, what, selection);
+    return dataOf(
+      api.POST('/api/v1/projects/{project_id}/branches/{branch_ref}/query', {
+        params: inBranch(projectId, branch.id),
+        body: { sql, params, role: 'read_only' },
+      }),
+    );
+  };
+  const asking = useMutation({
+    mutationFn: async (what: 'count' | 'export') => {
+      if (what === 'count') {
+        const { rows: counted } = await ask('count(*)');
+        const found = Number(counted[0]?.[0]);
+        announce(`${plural(found, 'row')}${selection.filters.length > 0 ? ' match the filters' : ''}.`);
+        return;
+      }
+      const { columns: named, rows: read, has_more: hasMore, truncated } = await ask('*');
+      saveFile(
+        `${table.name}.csv`,
+        csvOf(
+          named.map(({ name }) => name),
+          read,
+        ),
+      );
+      const cut =
+        truncated.length > 0 ? ` ${plural(truncated.length, 'long value is', 'long values are')} cut.` : '';
+      announce(
+        `${plural(read.length, 'row')} saved.${hasMore ? ' The table has more than fit into 1 MiB: use \\copy of psql.' : ''}${cut}`,
+      );
+    },
+  });
+  const isGuarded = branch.is_default || branch.protected;
+  const entries: MenuEntry[] = [
+    { id: 'count', label: 'Count', icon: 'list', onAction: () => asking.mutate('count') },
+    { id: 'export', label: 'Export CSV', icon: 'share', onAction: () => asking.mutate('export') },
+    ...(isGuarded || view.readOnly !== null
+      ? []
+      : [
+          {
+            id: 'import',
+            label: 'Import CSV',
+            icon: 'plus' as const,
+            onAction: () => setImporting(true),
+          },
+        ]),
+  ];
+
   const count = countOf(view.staged);
   const isEmpty = rows.count + newRows.length === 0 && !rows.isLoading && rows.error === null;
   return (
     <section className="table-area" aria-label={table.name}>
       <TableBar
+        entries={entries}
         branch={branch.branch_name}
         table={table}
         view={view}
@@ -126,12 +193,12 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
         onInspect={(isOpen) => setInspector(isOpen ? 'open' : 'closed')}
       />
       <FilterBar columns={columns} filters={selection.filters} onChange={(filters) => select({ filters })} />
-      {(view.readOnly !== null || rows.error !== null) && (
-        <div className="table-notes">
-          {view.readOnly !== null && <Note>{view.readOnly}</Note>}
-          {rows.error !== null && <ReadError error={rows.error} onRetry={rows.refetch} />}
-        </div>
-      )}
+      <div className="table-notes">
+        <HostAwayNote projectId={projectId} />
+        {view.readOnly !== null && <Note>{view.readOnly}</Note>}
+        {asking.isError && <ErrorNote error={asking.error} />}
+        {rows.error !== null && <ReadError error={rows.error} onRetry={rows.refetch} />}
+      </div>
       <div className="table-work" data-inspector={inspector}>
         <Grid
           label={`Rows of ${table.name} on ${branch.branch_name}`}
@@ -179,6 +246,17 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
           </Button>
         </div>
       )}
+      <Suspense>
+        {isImporting && (
+          <ImportDialog
+            projectId={projectId}
+            branch={branch.branch_name}
+            into={{ table, columns }}
+            onDone={view.reload}
+            onClose={() => setImporting(false)}
+          />
+        )}
+      </Suspense>
       {isReviewing && count > 0 && <Review view={view} branch={branch} onClose={() => setReviewing(false)} />}
     </section>
   );
