@@ -84,5 +84,73 @@ test('makes a project, a table with data, a branch, and a change in the branch',
   await page.getByRole('button', { name: 'Sign out' }).click();
   await page.getByLabel('E-mail address').waitFor();
   expect(await page.evaluate('JSON.stringify({ ...localStorage })')).not.toContain('create table');
+  // A browser asks for a second factor once, and then signs in.
+  await signInOnPage(page, owner.email);
   expect(visitor.problems).toEqual([]);
+});
+
+test('loads CSV files: into an empty main, and into a table of a branch, and saves one', async () => {
+  const problems = visitor.problems.length;
+  visitor = await visit(browser, inject('stack').url, { colorScheme: 'dark' });
+  const { page } = visitor;
+  await signInOnPage(page, owner.email);
+  const project = await owner.api.project('Files');
+  const path = `/projects/${project.id}/branches`;
+  const upload = async (name: string, text: string) =>
+    page.getByLabel('CSV file').setInputFiles({ name, mimeType: 'text/csv', buffer: Buffer.from(text) });
+  const inDialog = page.getByRole('dialog');
+  await page.goto(`${path}/main/tables`);
+  await page.getByRole('button', { name: 'Import a CSV file' }).click();
+  await upload('Book List.csv', 'id,title,price,added\n1,"One, two",9.50,2026-01-31\n2,,,\n');
+  expect(await inDialog.getByLabel('Name of the table').inputValue()).toBe('book_list');
+  await inDialog.getByRole('cell', { name: 'numeric' }).waitFor();
+  await inDialog.getByRole('button', { name: 'Import', exact: true }).click();
+  await page.getByText('2 rows imported into book_list.').last().waitFor();
+  await page.getByRole('gridcell', { name: 'One, two' }).waitFor();
+  // Its rows can be read in main, and no other file makes a table there.
+  expect(await page.getByRole('button', { name: 'Import CSV' }).count()).toBe(0);
+
+  await owner.api.branch(project.id, 'pr-1');
+  await page.goto(`${path}/pr-1/tables`);
+  const bar = page.getByRole('region', { name: 'book_list' });
+  const act = (what: string) => bar.getByRole('button', { name: what }).click();
+  await act('Import CSV');
+  await upload('more.csv', 'id,nothing\n3,x\n');
+  await inDialog.getByText('The table has no column “nothing”.').waitFor();
+  await upload('more.csv', 'id,title\n3,Three\n3,Twice\n');
+  await inDialog.getByRole('button', { name: 'Import', exact: true }).click();
+  await inDialog.getByText('duplicate key value').waitFor();
+  await upload('more.csv', 'id,title\n3,Three\n4,Four\n');
+  await inDialog.getByRole('button', { name: 'Import', exact: true }).click();
+  await page.getByText('2 rows imported into book_list.').last().waitFor();
+  await act('Count');
+  await page.getByText('4 rows.').last().waitFor();
+
+  // A date has the picker of the browser, which gives its value in the form of PostgreSQL.
+  await page.getByRole('gridcell', { name: '2026-01-31' }).dblclick();
+  await page.getByLabel('Value of added').fill('2026-02-01');
+  await page.keyboard.press('Enter');
+  await page.getByText('1 changed row, not saved yet').waitFor();
+  await page.getByRole('gridcell', { name: '2026-02-01' }).waitFor();
+
+  await page.getByRole('columnheader', { name: /^title/ }).click({ position: { x: 100, y: 38 } });
+  await page
+    .getByRole('columnheader', { name: /^title/ })
+    .and(page.locator('[aria-sort=ascending]'))
+    .waitFor();
+  const saved = page.waitForEvent('download');
+  await act('Export CSV');
+  const file = await (await saved).createReadStream();
+  const lines = (await file.toArray()).join('').split('\r\n');
+  expect(lines).toEqual([
+    '"id","title","price","added"',
+    '"4","Four",,',
+    '"1","One, two","9.50","2026-01-31"',
+    '"3","Three",,',
+    '"2",,,',
+  ]);
+  expect(problems).toBe(0);
+  expect(visitor.problems.filter((problem) => !problem.includes('422') && !problem.includes('409'))).toEqual(
+    [],
+  );
 });

@@ -61,6 +61,7 @@ test('a person signs up and protects the account with an app', async () => {
   await keys.press('Enter');
   await keys.fill(page.getByLabel('Password'), PASSWORD);
   await keys.press('Enter');
+  await keys.use(button('Set up a second factor'));
   await page.getByRole('img', { name: 'QR code' }).waitFor();
   const secret = (await page.locator('.secret code').textContent()) ?? '';
   app = new TOTP({ secret: Secret.fromBase32(secret.replaceAll(' ', '')) });

@@ -3,7 +3,7 @@ import qrcode from 'qrcode-generator';
 import { useEffect, useMemo, useRef, useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
-import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
+import { ErrorNote, Loaded, Loading, Note } from '../../components/feedback.tsx';
 import { Check, Choice } from '../../components/field.tsx';
 import { CodeField, RecoveryCodeField, StepForm, Way } from './form.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
@@ -155,6 +155,42 @@ function AppSecret({ preAuth }: { preAuth: string }) {
         </div>
       )}
     </Loaded>
+  );
+}
+
+/** Of this browser. */
+const ASKED = 'asked-for-second-factor';
+
+/** Asks for a second factor once. Where the gateway requires one, the question cannot be left. */
+export function AskForFactor({ preAuth, go }: { preAuth: string; go: (step: Step) => void }) {
+  const [isWanted, setWanted] = useState(false);
+  const { mutate: skip, ...skipping } = useMutation({
+    mutationFn: () => signIn.skip(preAuth),
+    onSuccess: (login) => {
+      localStorage.setItem(ASKED, new Date().toISOString());
+      go(nextStep(login));
+    },
+  });
+  const wasAsked = localStorage.getItem(ASKED) !== null;
+  useEffect(() => {
+    if (wasAsked) skip();
+  }, [wasAsked, skip]);
+  if (isWanted || (wasAsked && skipping.isError)) return <SetUp preAuth={preAuth} go={go} />;
+  if (wasAsked) return <Loading label="Signing in" />;
+  return (
+    <div className="stack">
+      <p>
+        A second factor keeps others out even if they know your password. You can also set one up later, on
+        the page of your account.
+      </p>
+      {skipping.isError && <ErrorNote error={skipping.error} />}
+      <Button look="primary" className="wide" onClick={() => setWanted(true)}>
+        Set up a second factor
+      </Button>
+      <Button look="bare" busy={skipping.isPending} onClick={() => skip()}>
+        Not now
+      </Button>
+    </div>
   );
 }
 

@@ -19,7 +19,7 @@ import {
   ResetStartForm,
   SignUpForm,
 } from './first-factor.tsx';
-import { RecoverForm, RecoveryCodes, SecondFactorForm, SetUp } from './second-factor.tsx';
+import { AskForFactor, RecoverForm, RecoveryCodes, SecondFactorForm } from './second-factor.tsx';
 import { type Methods, type Step, type StepName, signIn, TITLES } from './steps.ts';
 
 /** The three stages of a sign-in, and the steps that belong to each. */
@@ -68,7 +68,7 @@ function StepForm({ step, go, invitation, ways, target }: StepFormProps) {
     case 'reset':
       return <ResetForm step={step} go={go} />;
     case 'set_up':
-      return <SetUp preAuth={step.preAuth} go={go} />;
+      return <AskForFactor preAuth={step.preAuth} go={go} />;
     case 'second_factor':
       return <SecondFactorForm key={step.preAuth} step={step} go={go} />;
     case 'recover':
