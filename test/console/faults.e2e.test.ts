@@ -133,25 +133,29 @@ test.runIf(IS_NIGHTLY)(
 test('while the host is away, a page says it once, and continues by itself', async () => {
   const { page } = visitor;
   await page.getByRole('gridcell', { name: 'One' }).waitFor();
-  const reads = '**/tables/item/rows*';
-  const usage = '**/usage';
-  await page.route(reads, (route) =>
-    route.fulfill({
-      status: 503,
-      json: { error: 'HOST_UNAVAILABLE', message: 'The host is away.', request_id: 'x' },
-    }),
+  let isAway = true;
+  await page.route('**/tables/item/rows*', (route) =>
+    isAway
+      ? route.fulfill({
+          status: 503,
+          json: { error: 'HOST_UNAVAILABLE', message: 'The host is away.', request_id: 'x' },
+        })
+      : route.continue(),
   );
-  await page.route(usage, async (route) => {
+  await page.route('**/usage', async (route) => {
     const response = await route.fetch();
-    await route.fulfill({ response, json: { ...(await response.json()), host_connected: false } });
+    await route.fulfill({
+      response,
+      json: { ...(await response.json()), ...(isAway && { host_connected: false }) },
+    });
   });
   await page.reload();
   await page.getByText('has not reached the database host since').waitFor();
   expect(await page.getByRole('alert').count()).toBe(0);
-  await page.unroute(reads);
-  await page.unroute(usage);
+  isAway = false;
   await page.getByRole('gridcell', { name: 'One' }).waitFor();
   await page.getByText('has not reached the database host since').waitFor({ state: 'detached' });
+  await page.unrouteAll({ behavior: 'wait' });
 });
 
 test('while the gateway is away, the page says so and keeps the change', async () => {
@@ -263,7 +267,7 @@ async function changeQuota(gib: string): Promise<void> {
   const changed = page.waitForResponse(
     (response) => response.request().method() === 'PATCH' && response.ok(),
   );
-  await page.getByRole('button', { name: 'Save' }).click();
+  await page.getByRole('form', { name: 'Limits' }).getByRole('button', { name: 'Save' }).click();
   await changed;
   await page.getByRole('link', { name: 'Tables' }).click();
 }
@@ -355,12 +359,13 @@ test.runIf(IS_NIGHTLY)(
     // Who gives members masked data only has to say what becomes of the passwords that they have.
     await page.goto(`/projects/${projectId}/settings`);
     await page.getByLabel('Give members masked data only').check();
-    await page.getByRole('button', { name: 'Save', exact: true }).first().click();
+    const ofData = page.getByRole('form', { name: 'Data' });
+    await ofData.getByRole('button', { name: 'Save', exact: true }).click();
     const passwords = page.getByLabel('Passwords that members have already');
     expect(await page.locator('select:invalid').count()).toBe(1);
     await passwords.selectOption('all_but_main');
     await page.getByText('--masked-only on --rotate-credentials all_but_main').waitFor();
-    await page.getByRole('button', { name: 'Save', exact: true }).first().click();
+    await ofData.getByRole('button', { name: 'Save', exact: true }).click();
     await page.getByText('Branches with new passwords: 1. The passwords of main were not replaced').waitFor();
     await page.close();
   },

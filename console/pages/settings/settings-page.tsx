@@ -1,6 +1,6 @@
 import { useMutation, useQuery } from '@tanstack/react-query';
 import { createFileRoute, useNavigate } from '@tanstack/react-router';
-import { useState } from 'react';
+import { type ReactNode, useId, useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { SPARES_WAITS } from '../../../shared/branch/spares-wait.ts';
 import { Button } from '../../components/button.tsx';
@@ -47,38 +47,49 @@ function sparesHint(state: ProjectDetails['spares_state']): string {
     .join(' ');
 }
 
-function ChangeForm({ project }: { project: ProjectDetails }) {
-  const [name, setName] = useState(project.name);
-  const [quota, setQuota] = useState(String(project.storage_quota_gib));
-  const [attempts, setAttempts] = useState(String(project.connection_attempts_per_minute));
-  const [spares, setSpares] = useState(String(project.spares));
-  const [durability, setDurability] = useState(project.durability);
-  const session = useStore(sessionStore);
-  const isAdmin = session.state === 'signed_in' && mayAdminister(session.me);
-  const [maskedOnly, setMaskedOnly] = useState(project.masked_only);
-  const [passwords, setPasswords] = useState<'' | 'keep' | 'all' | 'all_but_main'>('');
-  const isTurnedOn = maskedOnly && !project.masked_only;
-  const rotation = isTurnedOn && passwords !== 'keep' ? passwords : '';
-  const change = useMutation({
-    mutationFn: () =>
+interface Change {
+  name?: string;
+  storage_quota_gib?: number;
+  connection_attempts_per_minute?: number;
+  spares?: number | 'auto';
+  durability?: 'async' | 'sync';
+  masked_only?: boolean;
+  rotate_credentials?: 'all' | 'all_but_main';
+}
+
+/** What the command line says of a part; empty texts stay out. */
+const COMMAND = {
+  name: '',
+  quota: '',
+  attempts: '',
+  spares: '',
+  durability: '',
+  maskedOnly: '',
+  rotation: '',
+};
+
+interface PartProps {
+  project: ProjectDetails;
+  title: string;
+  /** Null: nothing has changed. */
+  change: Change | null;
+  command: Partial<typeof COMMAND>;
+  onSaved?: () => void;
+  children: ReactNode;
+}
+
+/** Settings that are saved together. */
+function Part({ project, title, change, command, onSaved, children }: PartProps) {
+  const id = useId();
+  const saving = useMutation({
+    mutationFn: (body: Change) =>
       dataOf(
-        api.PATCH('/api/v1/projects/{project_id}', {
-          params: { path: { project_id: project.id } },
-          body: {
-            name,
-            storage_quota_gib: Number(quota),
-            connection_attempts_per_minute: Number(attempts),
-            ...(spares !== String(project.spares) && { spares: spares === 'auto' ? spares : Number(spares) }),
-            ...(durability !== project.durability && { durability }),
-            ...(maskedOnly !== project.masked_only && { masked_only: maskedOnly }),
-            ...(rotation !== '' && { rotate_credentials: rotation }),
-          },
-        }),
+        api.PATCH('/api/v1/projects/{project_id}', { params: { path: { project_id: project.id } }, body }),
       ),
     onSuccess: ({ warning, credentials_rotated: rotated, ...changed }) => {
       const replaced = rotated !== undefined && `Branches with new passwords: ${rotated}.`;
-      announce(['The project is changed.', replaced, warning].filter(Boolean).join(' '));
-      setPasswords('');
+      announce([`${title}: saved.`, replaced, warning].filter(Boolean).join(' '));
+      onSaved?.();
       queryClient.setQueryData(projectQuery(project.id).queryKey, changed);
       refresh(usageQuery(project.id), projectsQuery());
     },
@@ -86,12 +97,58 @@ function ChangeForm({ project }: { project: ProjectDetails }) {
   return (
     <form
       className="card padded stack"
+      aria-labelledby={id}
       onSubmit={(event) => {
         event.preventDefault();
-        if (!change.isPending) change.mutate();
+        if (change && !saving.isPending) saving.mutate(change);
       }}
     >
+      <h2 id={id}>{title}</h2>
+      {children}
+      {saving.isError && <ErrorNote error={saving.error} />}
+      <div>
+        <Button type="submit" look="primary" busy={saving.isPending} disabled={change === null}>
+          Save
+        </Button>
+      </div>
+      {Object.values(command).some((value) => value !== '') && (
+        <CommandLine command={(name) => COMMANDS.updateProject(name, { ...COMMAND, ...command })} />
+      )}
+    </form>
+  );
+}
+
+function General({ project }: { project: ProjectDetails }) {
+  const [name, setName] = useState(project.name);
+  return (
+    <Part
+      project={project}
+      title="General"
+      change={name === project.name ? null : { name }}
+      command={{ name }}
+    >
       <Field label="Name" value={name} onChange={(event) => setName(event.target.value)} required />
+    </Part>
+  );
+}
+
+function Limits({ project }: { project: ProjectDetails }) {
+  const before = {
+    quota: String(project.storage_quota_gib),
+    attempts: String(project.connection_attempts_per_minute),
+  };
+  const [{ quota, attempts }, set] = useState(before);
+  const change = {
+    ...(quota !== before.quota && { storage_quota_gib: Number(quota) }),
+    ...(attempts !== before.attempts && { connection_attempts_per_minute: Number(attempts) }),
+  };
+  return (
+    <Part
+      project={project}
+      title="Limits"
+      change={Object.keys(change).length === 0 ? null : change}
+      command={{ quota, attempts }}
+    >
       <Field
         label="Storage quota in GiB"
         hint="Shared by all branches of the project."
@@ -99,7 +156,7 @@ function ChangeForm({ project }: { project: ProjectDetails }) {
         min="0.001"
         step="any"
         value={quota}
-        onChange={(event) => setQuota(event.target.value)}
+        onChange={(event) => set({ quota: event.target.value, attempts })}
         required
       />
       <Field
@@ -109,9 +166,32 @@ function ChangeForm({ project }: { project: ProjectDetails }) {
         min="10"
         max="10000"
         value={attempts}
-        onChange={(event) => setAttempts(event.target.value)}
+        onChange={(event) => set({ quota, attempts: event.target.value })}
         required
       />
+    </Part>
+  );
+}
+
+function SparesAndCommits({ project }: { project: ProjectDetails }) {
+  const [spares, setSpares] = useState(String(project.spares));
+  const [durability, setDurability] = useState(project.durability);
+  const change = {
+    ...(spares !== String(project.spares) && {
+      spares: spares === 'auto' ? ('auto' as const) : Number(spares),
+    }),
+    ...(durability !== project.durability && { durability }),
+  };
+  return (
+    <Part
+      project={project}
+      title="Spares and commits"
+      change={Object.keys(change).length === 0 ? null : change}
+      command={{
+        spares: spares === String(project.spares) ? '' : spares,
+        durability: durability === project.durability ? '' : durability,
+      }}
+    >
       <Field
         label="Spares of a snapshot"
         hint={sparesHint(project.spares_state)}
@@ -129,53 +209,62 @@ function ChangeForm({ project }: { project: ProjectDetails }) {
         <option value="async">once the database host has them</option>
         <option value="sync">once its standby has them too</option>
       </SelectField>
-      {isAdmin && (
-        <fieldset className="field">
-          <legend>Data</legend>
-          <Check
-            label="Give members masked data only"
-            checked={maskedOnly}
-            onChange={(event) => setMaskedOnly(event.target.checked)}
-          />
-          <p className="quiet small">
-            Only owners, admins and API keys with data.full then see what is in main.
-          </p>
-          {isTurnedOn && (
-            <SelectField
-              label="Passwords that members have already"
-              hint="They lead to the data of main and of the branches with unmasked data. New ones end their sessions, and applications need the new URLs."
-              value={passwords}
-              onChange={({ target }) => setPasswords(target.value as typeof passwords)}
-              required
-            >
-              <option value="">choose…</option>
-              <option value="all">replace all of them</option>
-              <option value="all_but_main">replace those of branches, and keep those of main</option>
-              <option value="keep">keep all of them</option>
-            </SelectField>
-          )}
-        </fieldset>
-      )}
-      {change.isError && <ErrorNote error={change.error} />}
-      <div>
-        <Button type="submit" look="primary" busy={change.isPending}>
-          Save
-        </Button>
-      </div>
-      <CommandLine
-        command={(name_) =>
-          COMMANDS.updateProject(name_, {
-            name,
-            quota,
-            attempts,
-            rotation,
-            maskedOnly: choiceOf(project, maskedOnly),
-            spares: spares === String(project.spares) ? '' : spares,
-            durability: durability === project.durability ? '' : durability,
-          })
-        }
+    </Part>
+  );
+}
+
+function Data({ project }: { project: ProjectDetails }) {
+  const [maskedOnly, setMaskedOnly] = useState(project.masked_only);
+  const [passwords, setPasswords] = useState<'' | 'keep' | 'all' | 'all_but_main'>('');
+  const isTurnedOn = maskedOnly && !project.masked_only;
+  const rotation = isTurnedOn && passwords !== 'keep' ? passwords : '';
+  return (
+    <Part
+      project={project}
+      title="Data"
+      change={
+        maskedOnly === project.masked_only
+          ? null
+          : { masked_only: maskedOnly, ...(rotation !== '' && { rotate_credentials: rotation }) }
+      }
+      command={{ maskedOnly: choiceOf(project, maskedOnly), rotation }}
+      onSaved={() => setPasswords('')}
+    >
+      <Check
+        label="Give members masked data only"
+        checked={maskedOnly}
+        onChange={(event) => setMaskedOnly(event.target.checked)}
       />
-    </form>
+      <p className="quiet small">Only owners, admins and API keys with data.full then see what is in main.</p>
+      {isTurnedOn && (
+        <SelectField
+          label="Passwords that members have already"
+          hint="They lead to the data of main and of the branches with unmasked data. New ones end their sessions, and applications need the new URLs."
+          value={passwords}
+          onChange={({ target }) => setPasswords(target.value as typeof passwords)}
+          required
+        >
+          <option value="">choose…</option>
+          <option value="all">replace all of them</option>
+          <option value="all_but_main">replace those of branches, and keep those of main</option>
+          <option value="keep">keep all of them</option>
+        </SelectField>
+      )}
+    </Part>
+  );
+}
+
+/** Each part is saved on its own. */
+function Parts({ project }: { project: ProjectDetails }) {
+  const session = useStore(sessionStore);
+  const isAdmin = session.state === 'signed_in' && mayAdminister(session.me);
+  return (
+    <>
+      <General project={project} />
+      <Limits project={project} />
+      <SparesAndCommits project={project} />
+      {isAdmin && <Data project={project} />}
+    </>
   );
 }
 
@@ -233,7 +322,7 @@ function SettingsPage() {
       <Loaded query={project}>
         {(data) => (
           <>
-            {mayEdit ? <ChangeForm key={data.id} project={data} /> : <Note>{TEXT.states.readOnly}</Note>}
+            {mayEdit ? <Parts key={data.id} project={data} /> : <Note>{TEXT.states.readOnly}</Note>}
             <dl className="card padded facts">
               <div>
                 <dt>Project ID</dt>
