@@ -201,10 +201,12 @@ export async function fillLoad(
 const storeFollowing = (
   session: Session,
   params: CopyParams,
-  examined: { tables: [schema: string, name: string][] },
+  examined: { tables: [schema: string, name: string][]; leftAlone: LeftAlone },
   { known, forced, print }: LeftOut & { print: string | null },
 ) => {
   const { branch_id, project_id, database, follow, tables } = params;
+  const { extensions } = examined.leftAlone;
+  const leftAlone = { ...leftAloneOf(params), ...(extensions.length > 0 && { extensions }) };
   return session.query(
     `INSERT INTO following (branch_id, project_id, database, slot, publication, tables, left_alone, known, forced, print)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
@@ -212,7 +214,7 @@ const storeFollowing = (
        (excluded.slot, excluded.publication, excluded.tables, excluded.left_alone, excluded.known, excluded.forced, excluded.print, NULL, NULL, NULL, NULL, '[]', '[]')`,
     [
       ...[branch_id, project_id, database, follow?.slot, follow?.publication ?? null],
-      ...[tables === null ? null : JSON.stringify(examined.tables), JSON.stringify(leftAloneOf(params))],
+      ...[tables === null ? null : JSON.stringify(examined.tables), JSON.stringify(leftAlone)],
       ...[JSON.stringify(known), JSON.stringify(forced), print],
     ],
   );

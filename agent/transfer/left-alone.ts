@@ -12,17 +12,20 @@ export interface LeftAloneRequest {
   schemas?: string[] | undefined;
   exclude_schemas?: string[] | undefined;
   exclude_tables?: string[] | undefined;
+  /** Extensions that this host does not have and that nothing needs; no request names them. Left out: none. */
+  extensions?: string[] | undefined;
 }
 
 export interface LeftAlone {
   schemas: string[];
   /** With the partitions of each. */
   tables: [schema: string, name: string][];
+  extensions: string[];
   /** What is left alone and what depends on it, as `catalog oid`. */
   objects: ReadonlySet<string>;
 }
 
-const NOTHING_LEFT_ALONE: LeftAlone = { schemas: [], tables: [], objects: new Set() };
+const NOTHING_LEFT_ALONE: LeftAlone = { schemas: [], tables: [], extensions: [], objects: new Set() };
 
 const SCHEMAS = `SELECT nspname AS name FROM pg_namespace AS n WHERE ${OWN_SCHEMA}`;
 
@@ -43,6 +46,9 @@ const OBJECTS = `
     UNION SELECT 'pg_type'::regclass, t.oid FROM pg_type AS t JOIN pg_namespace AS n ON n.oid = typnamespace WHERE n.nspname = ANY ($1::text[])
     UNION SELECT 'pg_operator'::regclass, o.oid FROM pg_operator AS o JOIN pg_namespace AS n ON n.oid = oprnamespace WHERE n.nspname = ANY ($1::text[])
     UNION SELECT 'pg_collation'::regclass, o.oid FROM pg_collation AS o JOIN pg_namespace AS n ON n.oid = collnamespace WHERE n.nspname = ANY ($1::text[])
+    UNION SELECT 'pg_extension'::regclass, e.oid FROM pg_extension AS e WHERE e.extname = ANY ($3::text[])
+    UNION SELECT d.classid, d.objid FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = d.refobjid
+      WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = ANY ($3::text[])
     UNION
     SELECT DISTINCT coalesce(whole.classid, d.classid), coalesce(whole.objid, d.objid)
     FROM left_alone JOIN pg_depend AS d ON d.refclassid = left_alone.classid AND d.refobjid = left_alone.objid AND d.deptype <> 'e'
@@ -73,9 +79,10 @@ interface FoundTable {
 /** @returns also what the source does not have. Errors of the source are marked */
 export async function readLeftAlone(
   session: Session,
-  { schemas, exclude_schemas: without = [], exclude_tables: tables = [] }: LeftAloneRequest,
+  { schemas, exclude_schemas: without = [], exclude_tables: tables = [], extensions = [] }: LeftAloneRequest,
 ): Promise<{ leftAlone: LeftAlone; unknown: SourceFinding[] }> {
-  if (!schemas && without.length + tables.length === 0) return { leftAlone: NOTHING_LEFT_ALONE, unknown: [] };
+  if (!schemas && without.length + tables.length + extensions.length === 0)
+    return { leftAlone: NOTHING_LEFT_ALONE, unknown: [] };
   const own = (await atSource(session.query<{ name: string }>(SCHEMAS))).rows.map(({ name }) => name);
   const unknown: SourceFinding[] = [];
   const missing = (what: string, name: string, path: string) =>
@@ -97,11 +104,14 @@ export async function readLeftAlone(
     if (!named) missing('table', name, `exclude_tables.${at}`);
     for (const [oid, table] of named ?? []) found.set(oid, table);
   }
-  const { rows } = await atSource(session.query<{ key: string }>(OBJECTS, [excluded, [...found.keys()]]));
+  const { rows } = await atSource(
+    session.query<{ key: string }>(OBJECTS, [excluded, [...found.keys()], extensions]),
+  );
   return {
     leftAlone: {
       schemas: excluded,
       tables: [...found.values()].map(({ schema, name }) => [schema, name]),
+      extensions,
       objects: new Set(rows.map(({ key }) => key)),
     },
     unknown,

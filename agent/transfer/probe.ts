@@ -16,6 +16,7 @@ import { freeBytes } from '../volumes/volumes.ts';
 import { isLeftAlone, type LeftAlone, readLeftAlone, spellings } from './left-alone.ts';
 import { finding, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
 import { isPublished, readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
+import { readExtensionUse } from './source-extensions.ts';
 import { policyOf, type SourcePolicy } from './source-policy.ts';
 import { inSource } from './source-session.ts';
 import type { PublishedTable } from './source-slot.ts';
@@ -168,24 +169,47 @@ export async function examineAt(
   wanted: Wanted,
 ): Promise<Result<Examined, SourceFinding>> {
   const policy = policyOf(wanted);
+  const { extensions } = await listExtensions(host.postgres);
+  const creatable = new Set(extensions.flatMap(({ name, trusted }) => (trusted ? [name] : [])));
   const read = await inSource(host.settings, source, READ_WITHIN_MS, async ({ session, tls }) => {
     const catalog = await readCatalog(session, wanted.publication);
-    return { tls, catalog, ...(await readLeftAlone(session, wanted)) };
+    const requested = await readLeftAlone(session, wanted);
+    const missing = catalog.extensions.filter((name) => !creatable.has(name));
+    const use = await readExtensionUse(session, missing, requested.leftAlone);
+    const { leftAlone } =
+      use.leftOut.length === 0
+        ? requested
+        : await readLeftAlone(session, { ...wanted, extensions: use.leftOut });
+    const lost = catalog.tables.filter(
+      (table) => isLeftAlone(leftAlone, table) && !isLeftAlone(requested.leftAlone, table),
+    );
+    const ofTables = lost.map((table) =>
+      finding(
+        'extension',
+        `The table ${short(nameOf(table))} needs a view of an extension that is left out.`,
+        {
+          object: short(nameOf(table)),
+        },
+      ),
+    );
+    return {
+      tls,
+      catalog,
+      leftAlone,
+      unknown: requested.unknown,
+      ofExtensions: [...use.findings, ...ofTables],
+    };
   });
   if (!read.ok) return fail(read.failure);
-  const { tls, catalog, leftAlone, unknown: notThere } = read.value;
+  const { tls, catalog, leftAlone, unknown: notThere, ofExtensions } = read.value;
   catalog.tables = catalog.tables.filter((table) => !isLeftAlone(leftAlone, table));
   catalog.hidden_sequences = catalog.hidden_sequences.filter((sequence) => !isLeftAlone(leftAlone, sequence));
   if (policy.excludesAlwaysTriggers)
     for (const table of catalog.tables) table.has_key &&= !table.fires_always;
-  const [{ extensions }, free] = await Promise.all([
-    listExtensions(host.postgres),
-    freeBytes(host.settings.PGDATA_DIR),
-  ]);
+  const free = await freeBytes(host.settings.PGDATA_DIR);
   const { chosen, unknown } = chosenTables(catalog, wanted);
   const total_bytes = count(chosen.reduce((sum, { bytes }) => sum + count(bytes), 0));
   const tables = fitting(chosen.map(toTable).slice(0, SOURCE_TABLES_MAX), ROOM.tables);
-  const creatable = new Set(extensions.flatMap(({ name, trusted }) => (trusted ? [name] : [])));
   const { host: name, port, database } = source;
   const isCopy = wanted.use === 'import';
   const findings = [
@@ -195,7 +219,7 @@ export async function examineAt(
     ...publicationFindings(catalog, wanted.publication),
     ...(wanted.tables === null ? unpublishedFindings(catalog, wanted.publication) : []),
     ...sizeFindings(total_bytes, wanted.room_bytes, free),
-    ...extensionFindings(catalog, creatable),
+    ...ofExtensions,
     ...rightsFindings(catalog, chosen, wanted.publication === null),
     ...(policy.reportsHidden ? hiddenFindings(catalog) : []),
     ...chosen.filter(({ is_unlogged }) => !isCopy || !is_unlogged).flatMap(limitOf),
@@ -428,17 +452,6 @@ function sizeFindings(total: number, room: number, free: number): SourceFinding[
     }),
   ];
 }
-
-const extensionFindings = ({ extensions }: SourceCatalog, creatable: ReadonlySet<string>): SourceFinding[] =>
-  extensions
-    .filter((name) => !creatable.has(name))
-    .map((name) =>
-      finding(
-        'extension',
-        `The database host does not have the extension ${short(name)}, or the owner of a branch may not create it. Drop it at the source, or ask the operator to add it.`,
-        { object: short(name) },
-      ),
-    );
 
 const unreadable = (object: string, statement: string) =>
   finding('rights', `The login has no right SELECT on ${object}.`, { object, statement });

@@ -168,6 +168,20 @@ test('what PostgreSQL refuses here is named by the probe, and nothing is made', 
   expect(await owner(branch, "select relname from pg_class where relname = 'fine'")).toEqual([]);
 });
 
+test('an extension that nothing needs is left out of a copy, with the views that use it', async () => {
+  await make(`reset role; create extension citext; create extension pageinspect;
+    create table item (id int primary key, name citext); insert into item values (1, 'One');
+    create view pages as select * from heap_page_items(get_raw_page('item', 0)); create view of_pages as select lp from pages;
+    alter table item owner to app; alter view pages owner to app; alter view of_pages owner to app`);
+  const branch = await newBranch();
+  for (const found of [await probe(branch), await copyInto(branch)])
+    expect(found.findings).toContainEqual(
+      expect.objectContaining({ problem: 'extension', severity: 'warning', object: 'pageinspect' }),
+    );
+  expect(await owner(branch, "select name::text from item where name = 'ONE'")).toEqual([{ name: 'One' }]);
+  expect(await owner(branch, "select from pg_class where relname in ('pages', 'of_pages')")).toEqual([]);
+});
+
 test('code of an index that names objects without their schemas is named with what mends it', async () => {
   await make(`create table rate (id int primary key); create function helper(t text) returns text language sql immutable as 'select lower(t)';
     create function slug(t text) returns text language plpgsql immutable as 'begin return helper(t); end';

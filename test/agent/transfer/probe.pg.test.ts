@@ -192,10 +192,44 @@ describe('a source that cannot be followed', () => {
     });
   });
 
-  test('has an extension that owners of branches may not create', async () => {
-    await during('create extension pageinspect', 'drop extension pageinspect', async () =>
-      expect(errorsOf(await probe())).toEqual(['extension pageinspect']),
-    );
+  const ofExtension = async (other = {}) =>
+    (await probe(other)).findings.filter(({ problem }) => problem === 'extension');
+
+  test('has an extension that owners of branches may not create, and that nothing needs', async () => {
+    const use = `create extension pageinspect;
+      create view pages as select * from heap_page_items(get_raw_page('book', 0)); create view of_pages as select lp from pages;
+      create function first_page() returns bytea language plpgsql as $$ begin return get_raw_page('book', 0); end $$`;
+    const undo = 'drop function first_page; drop extension pageinspect cascade';
+    await during(use, undo, async () => {
+      expect(errorsOf(await probe())).toEqual([]);
+      expect(await ofExtension()).toMatchObject([
+        {
+          severity: 'warning',
+          object: 'pageinspect',
+          message: expect.stringMatching(/pages.*first_page\(\)/),
+        },
+      ]);
+    });
+  });
+
+  const PAGED = 'create table paged (id int primary key, n text';
+  test.each([
+    ['a default', 'pageinspect', `${PAGED}, page bytea default get_raw_page('book', 0))`],
+    ['a constraint', 'pageinspect', `${PAGED}, check (get_raw_page('book', 0) is not null))`],
+    ['an index', 'bloom', `${PAGED}); create index on paged using bloom (n)`],
+    [
+      'a trigger',
+      'insert_username',
+      `${PAGED}); create trigger t before insert on paged for each row execute function insert_username(n)`,
+    ],
+  ])('has an extension that %s needs: %s', async (_, name, use) => {
+    await during(`create extension ${name}; ${use}`, `drop table paged; drop extension ${name}`, async () => {
+      expect(await ofExtension()).toMatchObject([
+        { object: name, severity: 'error', message: expect.stringContaining('paged') },
+      ]);
+      // What the request leaves alone needs nothing.
+      expect(await ofExtension({ exclude_tables: ['paged'] })).toMatchObject([{ severity: 'warning' }]);
+    });
   });
 
   test.each([
