@@ -7,7 +7,7 @@ import type { Clock, Transport } from '../../shared/protocol/transport.ts';
 import { PREVIOUS_VERSION } from '../../shared/protocol/version.ts';
 import { fail, ok } from '../../shared/result.ts';
 import type { CallOutcome } from '../hosts/host-client.ts';
-import { resultFromPreviousVersion, resultOfPreviousFailure, toPreviousVersion } from './previous-version.ts';
+import { resultFromPreviousVersion, toPreviousVersion } from './previous-version.ts';
 
 export const failed = (
   code: HostFailureCode,
@@ -66,10 +66,11 @@ export class PendingCalls {
       return failed('HOST_BUSY', `${bounds.callsInFlight} calls to this host are pending`);
     }
     const id = crypto.randomUUID();
-    const spoken = carrier.protocol === PREVIOUS_VERSION ? toPreviousVersion(method, call.params) : call;
-    if (spoken === null)
+    const params =
+      carrier.protocol === PREVIOUS_VERSION ? toPreviousVersion(method, call.params) : call.params;
+    if (params === null)
       return failed('HOST_UPGRADE_REQUIRED', `the agent speaks version ${PREVIOUS_VERSION}: no ${method}`);
-    const frame: RequestFrame = { jsonrpc: '2.0', id, ...spoken };
+    const frame: RequestFrame = { jsonrpc: '2.0', id, method, params };
     const text = JSON.stringify(frame);
     if (!fitsMessage(text, bounds))
       return failed('INVALID_CALL', `the call of ${method} exceeds the message size`);
@@ -125,13 +126,12 @@ export class PendingCalls {
 }
 
 function outcomeOf({ method, params, carrier }: PendingCall, reply: ReplyFrame): CallOutcome<Method> {
-  const isOlder = carrier.protocol === PREVIOUS_VERSION;
   if ('error' in reply) {
     const { message, data } = reply.error;
     const { code, ...details } = data;
-    const result = isOlder ? resultOfPreviousFailure(method, data) : null;
-    return result ? ok(result) : failed(code, message, details);
+    return failed(code, message, details);
   }
+  const isOlder = carrier.protocol === PREVIOUS_VERSION;
   const result = isOlder ? resultFromPreviousVersion(method, reply.result, params) : reply.result;
   const reading = OPERATIONS[method].result.safeParse(result);
   return reading.success

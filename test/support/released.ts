@@ -9,7 +9,7 @@ import { oncePerRun } from './run-folder.ts';
 import type { Stack, startStack } from './stack/stack.ts';
 
 /** The commit of the last release. A release sets it to itself, with `PREVIOUS_VERSION` (CONTRIBUTING.md). */
-const RELEASED = '36c6037';
+const RELEASED = 'e1a02ace';
 
 /** Hashes of the link's schemas by version, as `test/shared/protocol/version.test.ts` has them. */
 const HASHES = 'test/shared/protocol/version.test.ts';
@@ -103,9 +103,13 @@ export interface ReleasedStack {
 
 export async function startReleasedStack(env: Record<string, string>): Promise<ReleasedStack> {
   const support = join(await releasedSources(), 'test/support');
-  const { startStack: start }: { startStack: typeof startStack } = await import(join(support, 'stack.ts'));
+  const { startStack: start }: { startStack: typeof startStack } = await import(
+    join(support, 'stack/stack.ts')
+  );
   const { Api: Client }: { Api: typeof Api } = await import(join(support, 'api.ts'));
-  const { dropBranch }: { dropBranch: typeof purgeBranch } = await import(join(support, 'jobs.ts'));
+  const { purgeBranch: purge }: { purgeBranch: typeof purgeBranch } = await import(
+    join(support, 'records/jobs.ts')
+  );
   const stack = await start({ env, restarts: false });
-  return { stack, api: new Client(stack.url, await stack.token()), purgeBranch: dropBranch };
+  return { stack, api: new Client(stack.url, await stack.token()), purgeBranch: purge };
 }

@@ -19,6 +19,7 @@ const HASH_OF_VERSION: Record<number, string> = {
   3: '330bc83e0c4124d574e2c05d9db3a17e6b18dc0ef0358fc4556bd1b5d1fa6a42',
   4: '972e1b2ced0a3a969081671d4a0878e728027941c6cabfb509f246328afe25d4',
   5: 'f29d1401c39114bfd1316cb5b03edd74bc3e49e536d478c35dbd4a9d8d782fb7',
+  6: 'f29d1401c39114bfd1316cb5b03edd74bc3e49e536d478c35dbd4a9d8d782fb7',
 };
 
 const schemas = {
