@@ -70,7 +70,7 @@ export class PendingCalls {
       carrier.protocol === PREVIOUS_VERSION ? toPreviousVersion(method, call.params) : call.params;
     if (params === null)
       return failed('HOST_UPGRADE_REQUIRED', `the agent speaks version ${PREVIOUS_VERSION}: no ${method}`);
-    const frame: RequestFrame = { jsonrpc: '2.0', id, method, params };
+    const frame: RequestFrame = { jsonrpc: '2.0', id, ...call, params };
     const text = JSON.stringify(frame);
     if (!fitsMessage(text, bounds))
       return failed('INVALID_CALL', `the call of ${method} exceeds the message size`);

@@ -39,7 +39,7 @@ const Trial = z
         'The login of the copy that runs the statements. `read_write` takes the role and scope for changing rows. `owner` can change the schema, and takes the role and scope for reading credentials. Default: `read_write` for a caller who may change rows, otherwise `read_only`.',
     }),
   })
-  .meta({ example: { sql: 'alter table book add price numeric', role: 'owner' } });
+  .meta({ example: { sql: 'update book set title = upper(title)' } });
 
 const REPORT = TrialReport.shape;
 

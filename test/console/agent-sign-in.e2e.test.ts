@@ -47,6 +47,13 @@ const result = async (called: ReturnType<Awaited<ReturnType<typeof agent.connect
   return { isError, structuredContent, text: JSON.stringify(content) };
 };
 
+/** The only project is chosen once the projects are loaded. */
+const choosesShop = () =>
+  visitor.page
+    .getByLabel('Project')
+    .locator('option:checked', { hasText: 'Shop' })
+    .waitFor({ state: 'attached' });
+
 test('signs in, is limited to its branches, is signed out and is refused', async () => {
   const { page, problems, forgive } = visitor;
   await page.goto(await asked());
@@ -60,7 +67,7 @@ test('signs in, is limited to its branches, is signed out and is refused', async
   const { host } = new URL(agent.redirectUrl);
   await page.getByText(`a program on this computer is signed in: ${host}`).waitFor();
   expect(await page.getByLabel('Only branches that match').inputValue()).toBe('agent-*');
-  expect(await page.getByLabel('Project').locator('option:checked').textContent()).toBe('Shop');
+  await choosesShop();
   const axe = await new AxeBuilder({ page }).setLegacyMode(true).analyze();
   expect(axe.violations.map(({ id, nodes }) => `${id} ${nodes.map(({ target }) => target)}`)).toEqual([]);
   const headers = (await page.request.get('/authorize')).headers();
@@ -69,6 +76,7 @@ test('signs in, is limited to its branches, is signed out and is refused', async
   // Nothing happens without a click.
   await page.reload();
   await asks();
+  await choosesShop();
   expect(agent.returned).toEqual([]);
   await button('Allow').click();
   await page.getByText('Return to the program.').waitFor();

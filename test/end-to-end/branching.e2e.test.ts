@@ -159,6 +159,7 @@ describe('the records', () => {
       deleted_at: expect.stringMatching(/Z$/),
       job_id: expect.any(String),
       restorable_until: expect.stringMatching(/Z$/),
+      recoverable_until: null,
     });
     const list = await api.get<{ branches: Record<string, unknown>[] }>(branches());
     expect(list.body.branches[0]).toMatchObject({

@@ -104,6 +104,8 @@ const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   probeImport: [422, 'SOURCE_UNSUITABLE'],
   importSource: [422, 'SOURCE_UNSUITABLE'],
   cancelImport: [404, 'NOT_FOUND'],
+  // No comparison is long enough.
+  cancelDiff: [404, 'NOT_FOUND'],
   startFollowing: [422, 'SOURCE_UNSUITABLE'],
   ...Object.fromEntries(
     ['getFollowing', 'stopFollowing', 'resumeFollowing', 'cutOver', 'callOffCutover'].map(

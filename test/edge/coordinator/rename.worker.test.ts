@@ -1,9 +1,9 @@
 import { eq } from 'drizzle-orm';
-import { beforeAll, beforeEach, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { auditEvents, projectBranches } from '../../../edge/database/schema.ts';
 import type { BranchBody } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
-import { sharedTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 let gateway: TripsGateway;
 let projectId: string;
@@ -11,8 +11,10 @@ let branch: BranchBody;
 let path: string;
 
 beforeAll(async () => {
-  gateway = await sharedTripsGateway();
+  // Each test makes a project, and the shared gateway has a tenant at its limit.
+  gateway = await startTripsGateway(0);
 });
+afterAll(() => gateway?.stop());
 beforeEach(async () => {
   ({ id: projectId } = await gateway.api.project('Shop'));
   branch = await gateway.api.branch(projectId, 'former');

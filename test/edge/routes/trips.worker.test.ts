@@ -17,7 +17,7 @@ const READS = OPERATIONS.filter(({ method }) => method === 'GET');
  * minutes, or show a move or a trial, of which there is none.
  */
 const NO_READS = [
-  ...['completeProviderSignIn', 'startCompanySignIn', 'completeCompanySignIn'],
+  ...['completeProviderSignIn', 'startCompanySignIn', 'completeCompanySignIn', 'authorizeClient'],
   ...['openLink', 'streamEvents', 'getMove', 'getDrain', 'getTrial'],
 ];
 /** Operations that the host itself serves, or its link. */

@@ -218,8 +218,10 @@ export function describeAccess(running: () => Stack): void {
     test.each(USER_OPERATIONS)('$id has a row of the permission table that fits its method', (operation) => {
       const { action, reaches: roles, scope, method, ids } = operation;
       expect(requirement(action as Action)).toEqual({ roles, scope });
-      // These read; a query as the read-write login and a preview of unsaved rules need more.
-      if (method !== 'GET' && !['runQuery', 'previewMasking', 'checkMasking'].includes(operation.id)) {
+      // These read, or end a comparison that a reader has begun; a query or a trial as another login and a
+      // preview of unsaved rules need more.
+      const ofReaders = ['runQuery', 'tryStatements', 'cancelDiff', 'previewMasking', 'checkMasking'];
+      if (method !== 'GET' && !ofReaders.includes(operation.id)) {
         expect(scope).toBe('write');
         const leaders = ['owner', 'admin'];
         const isOfTenant = /^(?:members|machines|webhooks|follow|masking)\./.test(action ?? '');
@@ -352,8 +354,8 @@ export function describeAccess(running: () => Stack): void {
   async function expectReadable(operation: Operation): Promise<void> {
     for (const caller of shareOf(operation, callersWith(operation, 'allowed'))) {
       const { status, body } = await callOperation(apiFor(caller), operation, resources.ada);
-      // The project follows nothing.
-      expect(status, named(caller)).toBe(operation.id === 'getFollowing' ? 404 : 200);
+      // The project follows nothing, and no trial became a job.
+      expect(status, named(caller)).toBe(['getFollowing', 'getTrial'].includes(operation.id) ? 404 : 200);
       const listed = listedOf(operation);
       if (operation.ids.length > 0 || listed === null) continue;
       expect(JSON.stringify(body).includes(listed), named(caller)).toBe(reachesAdas(operation, caller));
