@@ -40,7 +40,12 @@ const ATTEMPT_EVERY_MS = 1_000;
 const POLL_MS = 50;
 
 /** Bounds that are lower than those of a real host, so that little is written before they apply. */
-const TIGHT = { TEMP_FILE_LIMIT_MB: '100', TRANSACTION_SECONDS: '5' };
+const TIGHT = {
+  // By default any admitted address closes a branch by 50 wrong passwords, as the specification has it.
+  CONNECTION_ATTEMPTS_SCOPE: 'address',
+  TEMP_FILE_LIMIT_MB: '100',
+  TRANSACTION_SECONDS: '5',
+};
 
 export interface StageOptions extends StackOptions {
   /** Whether the rules are published to the packet filter too. */
