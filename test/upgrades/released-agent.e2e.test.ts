@@ -42,13 +42,4 @@ describe.runIf(IS_NIGHTLY && hasRelease())('with an agent of the last release', 
     const { body } = await api.get<{ branches: unknown[] }>(`${path}/branches`);
     expect(body.branches).toHaveLength(1);
   });
-
-  test('what it does not know needs the upgrade, and changes nothing', async () => {
-    const branch = await api.branch(project.id, 'kept');
-    const refused = { status: 503, body: { error: 'HOST_UPGRADE_REQUIRED' } };
-    expect(await api.post(`${path}/branches/${branch.id}/snapshots`, {})).toMatchObject(refused);
-    expect(await api.post(`${path}/branches/${branch.id}/reset`, { to: 'parent' })).toMatchObject(refused);
-    const { direct_url } = await api.credentials(project.id, 'kept');
-    expect(await query(direct_url, 'select 1 as one')).toEqual([{ one: 1 }]);
-  });
 });
