@@ -38,7 +38,7 @@ export interface ComparisonHost extends RowsHost, CloneHost {
 export interface Side {
   branch_id: string;
   database: string;
-  /** Of a copy, which is no branch. */
+  /** The project of a copy, which is no branch. */
   project_id?: string;
 }
 

@@ -92,7 +92,7 @@ export interface ReadName {
   database: string;
   /** Null if the name has none. */
   id: string | null;
-  /** Of the database. */
+  /** The comment of the database. */
   comment: string | null;
 }
 

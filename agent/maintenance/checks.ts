@@ -33,9 +33,9 @@ const millions = (ids: number) => Math.round(ids / 1e6).toLocaleString('en');
 
 /** How far this host is backed up, as PostgreSQL knows it, whatever program makes the backups. */
 export interface BackupState {
-  /** Whether finished segments of the WAL go to an archive of backups, beside that of recoveries. */
+  /** True if finished segments of the WAL go to an archive of backups, beside that of recoveries. */
   archives: boolean;
-  /** Whether they go to any archive. */
+  /** True if finished segments go to any archive. */
   waits: boolean;
   lastArchivedAt: Date | null;
   /** When the oldest segment was finished that waits for the archive; null if none does. */

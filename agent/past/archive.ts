@@ -68,23 +68,32 @@ async function store({ wal }: PastFolders, path: string): Promise<void> {
   await sync(dirname(target));
 }
 
-/** Names and bytes of the archived files. */
-export async function readArchived({ wal }: PastFolders): Promise<{ names: string[]; bytes: number }> {
-  const names = (await readdir(wal).catch(() => [] as string[])).filter((name) => ARCHIVED.test(name));
+/** Names of the archived files. */
+export const readArchived = async ({ wal }: PastFolders): Promise<string[]> =>
+  (await readdir(wal).catch(() => [] as string[])).filter((name) => ARCHIVED.test(name));
+
+export const isArchived = ({ wal }: PastFolders, name: string): Promise<boolean> =>
+  stat(join(wal, name)).then(
+    () => true,
+    () => false,
+  );
+
+/** Bytes of the archived files, of which each is looked at. */
+export async function archivedBytes(folders: PastFolders): Promise<number> {
   const sizes = await Promise.all(
-    names.map((name) =>
-      stat(join(wal, name)).then(
+    (await readArchived(folders)).map((name) =>
+      stat(join(folders.wal, name)).then(
         ({ size }) => size,
         () => 0,
       ),
     ),
   );
-  return { names: names.sort(), bytes: sizes.reduce((sum, size) => sum + size, 0) };
+  return sizes.reduce((sum, size) => sum + size, 0);
 }
 
 /** Drops segments, and notes about backups, that no base copy needs. Time lines stay. */
-export async function dropArchived({ wal }: PastFolders, isNeeded: (name: string) => boolean): Promise<void> {
-  for (const name of await readdir(wal).catch(() => [] as string[]))
-    if (ARCHIVED.test(name) && !name.endsWith('.history') && !isNeeded(name.slice(0, 24)))
-      await rm(join(wal, name), { force: true });
+export async function dropArchived(folders: PastFolders, isNeeded: (name: string) => boolean): Promise<void> {
+  for (const name of await readArchived(folders))
+    if (!name.endsWith('.history') && !isNeeded(name.slice(0, 24)))
+      await rm(join(folders.wal, name), { force: true });
 }

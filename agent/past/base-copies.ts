@@ -3,7 +3,7 @@ import { readdir, readFile, rename, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { z } from 'zod';
-import { dropArchived, readArchived } from './archive.ts';
+import { archivedBytes, dropArchived } from './archive.ts';
 import type { PastFolders } from './folders.ts';
 import { firstGap, segmentNumber } from './segments.ts';
 
@@ -31,7 +31,7 @@ export type BaseCopy = z.output<typeof BaseCopy> & { name: string };
 export const RECORD_FILE = 'copy.json';
 const NAME = /^base-\d+$/;
 
-/** Its data, in the form of PGDATA_DIR. */
+/** The data of a base copy, in the form of PGDATA_DIR. */
 export const dataOf = ({ bases }: PastFolders, name: string): string => join(bases, name, 'data');
 
 /** The complete base copies, oldest first. */
@@ -122,5 +122,5 @@ export async function keptBytes(folders: PastFolders, dataDir: string, isShared:
   }
   if (!isShared) return all;
   const gone = [...only.values()].reduce((sum, size) => sum + size, 0);
-  return gone + (copies.length > 0 ? (await readArchived(folders)).bytes : 0);
+  return gone + (copies.length > 0 ? await archivedBytes(folders) : 0);
 }

@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { type AgentSettings, pastFolder } from '../process/settings.ts';
 
-/** What a host keeps of its past, in PAST_DIR. Nobody but PostgreSQL's user may read it: it has the data of all tenants. */
+/** The past of a host, in PAST_DIR. Nobody but PostgreSQL's user may read it: it has the data of all tenants. */
 export interface PastFolders {
   root: string;
   /** Segments of the WAL, which `archive-wal` stores. Can be a volume of its own. */

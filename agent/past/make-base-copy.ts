@@ -22,24 +22,20 @@ export const BASE_COPY_LABEL = 'branchgate base copy';
 const COPIED = ['base', 'pg_xact', 'pg_multixact', 'pg_commit_ts', 'PG_VERSION', 'global'];
 /** Folders without which PostgreSQL does not start. */
 export const EMPTY = [
-  ...[
-    'pg_wal/archive_status',
-    'pg_wal/summaries',
-    'pg_logical/snapshots',
-    'pg_logical/mappings',
-    'pg_replslot',
-  ],
-  ...[
-    'pg_dynshmem',
-    'pg_notify',
-    'pg_serial',
-    'pg_snapshots',
-    'pg_stat',
-    'pg_stat_tmp',
-    'pg_subtrans',
-    'pg_tblspc',
-    'pg_twophase',
-  ],
+  'pg_wal/archive_status',
+  'pg_wal/summaries',
+  'pg_logical/snapshots',
+  'pg_logical/mappings',
+  'pg_replslot',
+  'pg_dynshmem',
+  'pg_notify',
+  'pg_serial',
+  'pg_snapshots',
+  'pg_stat',
+  'pg_stat_tmp',
+  'pg_subtrans',
+  'pg_tblspc',
+  'pg_twophase',
 ];
 
 /**
@@ -48,17 +44,7 @@ export const EMPTY = [
  */
 export async function copyTree(from: string, to: string, method: CloneMethod): Promise<void> {
   const reflink = method === 'reflink' ? 'always' : 'auto';
-  const command = [
-    '-n',
-    '10',
-    '/bin/cp',
-    '--archive',
-    `--reflink=${reflink}`,
-    '--no-target-directory',
-    '--',
-    from,
-    to,
-  ];
+  const command = ['-n', '10', '/bin/cp', '--archive', `--reflink=${reflink}`, '-T', '--', from, to];
   await run('/usr/bin/nice', command, { env: { LC_ALL: 'C' }, maxBuffer: STDERR_BYTES }).catch((error) => {
     const lines = String(error.stderr ?? '')
       .split('\n')

@@ -7,7 +7,7 @@ import { runLoop } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { ARCHIVE_WAL } from '../servers/archive-command.ts';
 import { diskSize, freeBytes } from '../volumes/volumes.ts';
-import { readArchived } from './archive.ts';
+import { archivedBytes, readArchived } from './archive.ts';
 import {
   type BaseCopy,
   dropOldest,
@@ -77,7 +77,7 @@ export class Past {
   async copies(): Promise<BaseCopy[]> {
     if (this.hours === 0) return [];
     const folders = pastFolders(this.#host.settings);
-    return usableCopies(await readBaseCopies(folders), (await readArchived(folders)).names);
+    return usableCopies(await readBaseCopies(folders), await readArchived(folders));
   }
 
   async state(): Promise<PastState> {
@@ -91,7 +91,7 @@ export class Past {
       hours: this.hours,
       from: oldest ? new Date(oldest.ended_at) : null,
       copies: copies.length,
-      archivedBytes: (await readArchived(folders)).bytes,
+      archivedBytes: await archivedBytes(folders),
       isShortened: shortened !== null && Date.now() - shortened.mtimeMs < this.hours * HOUR_MS,
     };
   }
@@ -128,7 +128,7 @@ export class Past {
   async #forget(): Promise<void> {
     const folders = pastFolders(this.#host.settings);
     for (const { name } of await readBaseCopies(folders)) await removeFolder(`${folders.bases}/${name}`);
-    if ((await readArchived(folders)).names.length > 0) await dropUnneeded(folders, []);
+    if ((await readArchived(folders)).length > 0) await dropUnneeded(folders, []);
   }
 
   /** @throws Error with the reason for which there is no base copy */
@@ -158,7 +158,7 @@ export class Past {
     if (performance.now() - this.#measuredAt < MEASURE_EVERY_MS) return;
     const share = ((await diskSize(folders.root)) * settings.PAST_DISK_PERCENT) / 100;
     const taken = async () =>
-      (await readArchived(folders)).bytes +
+      (await archivedBytes(folders)) +
       (await keptBytes(folders, settings.PGDATA_DIR, cloneMethod === 'reflink'));
     while ((await taken()) > share && (await shorten('share')));
     this.#measuredAt = performance.now();

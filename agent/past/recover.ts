@@ -24,7 +24,7 @@ import {
 } from '../transfer/load-database.ts';
 import { examineAt } from '../transfer/probe.ts';
 import { finding, type Source } from '../transfer/source-address.ts';
-import { readArchived } from './archive.ts';
+import { isArchived } from './archive.ts';
 import { type BaseCopy, dataOf, removeFolder } from './base-copies.ts';
 import { type PastFolders, pastFolders } from './folders.ts';
 import { copyTree, EMPTY } from './make-base-copy.ts';
@@ -117,10 +117,13 @@ async function windowNow({ past, postgres }: RecoveryHost): Promise<Recovered['w
 /** Removes what killed recoveries have left. To be called before the first one of this process. */
 export async function removeLeftRecoveries(settings: Parameters<typeof pastFolders>[0]): Promise<void> {
   const { recoveries } = pastFolders(settings);
-  for (const name of await readdir(recoveries).catch(() => [] as string[])) {
-    await SecondServer.endLeft(join(recoveries, name));
-    await removeFolder(join(recoveries, name));
-  }
+  for (const name of await readdir(recoveries).catch(() => [] as string[]))
+    await removeRecovery(join(recoveries, name));
+}
+
+async function removeRecovery(folder: string): Promise<void> {
+  await SecondServer.endLeft(folder);
+  await removeFolder(folder);
 }
 
 class Recovery {
@@ -175,8 +178,7 @@ class Recovery {
 
   async end(): Promise<void> {
     await this.#server?.remove();
-    await SecondServer.endLeft(this.#folder);
-    await removeFolder(this.#folder);
+    await removeRecovery(this.#folder);
   }
 
   /** The newest base copy from before the time. */
@@ -206,8 +208,7 @@ class Recovery {
       'SELECT pg_walfile_name(pg_switch_wal()) AS segment',
     );
     const segment = rows[0]?.segment ?? '';
-    const isArchived = async () => (await readArchived(this.#folders)).names.includes(segment);
-    if (!(await pollUntil(isArchived, ARCHIVED)))
+    if (!(await pollUntil(() => isArchived(this.#folders, segment), ARCHIVED)))
       throw new HostError('HOST_BUSY', `PostgreSQL has not archived ${segment} in time: see its log`);
     return segmentNumber(segment, segment_bytes) ?? 0;
   }

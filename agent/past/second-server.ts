@@ -171,18 +171,21 @@ export class SecondServer {
     const { addressBytes, nice } = SECOND_SERVER;
     const child = spawn(
       '/usr/bin/setpriv',
+      // The loader finds the libraries next to a program only if both users of the process are the same.
       [
-        // The loader finds the libraries next to a program only if both users of the process are the same.
-        ...[
-          '--ruid',
-          String(process.geteuid?.()),
-          '--pdeathsig',
-          'KILL',
-          '/usr/bin/prlimit',
-          `--as=${addressBytes}`,
-          '--core=0',
-        ],
-        ...['/usr/bin/nice', '-n', String(nice), program, '-D', this.#data],
+        '--ruid',
+        String(process.geteuid?.()),
+        '--pdeathsig',
+        'KILL',
+        '/usr/bin/prlimit',
+        `--as=${addressBytes}`,
+        '--core=0',
+        '/usr/bin/nice',
+        '-n',
+        String(nice),
+        program,
+        '-D',
+        this.#data,
       ],
       { cwd: this.#data, env: { PATH: '/usr/bin:/bin', LC_ALL: 'C' }, stdio: ['ignore', 'ignore', 'pipe'] },
     );

@@ -153,7 +153,7 @@ export interface BranchDatabase {
   database: string;
   /** Only for the owner login. */
   project_id?: string;
-  /** Of a copy, which is no branch: whose turn its statements take. */
+  /** The tenant of a copy, which is no branch: its statements take the turns of that tenant. */
   tenant?: string;
 }
 

@@ -58,7 +58,7 @@ export class Trials {
       leave();
       known.until = performance.now() + KEPT_MS;
     };
-    // Whoever waits for the report gets the failure.
+    // The caller that waits for the report gets the failure.
     outcome.then(onEnd, onEnd);
     this.#known.set(id, known);
   }

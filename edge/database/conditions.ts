@@ -48,7 +48,7 @@ export const isUnmoving = (projectId: string) =>
 
 const isRename = and(isOpenJob, eq(jobs.kind, 'branch.rename'));
 
-/** For work that takes names: not those that a rename under way has given up, because it can be undone. */
+/** For work that takes names. A name that a rename under way leaves is not free: the rename can be undone. */
 export const isUnrenamed = (projectId: string, names: readonly string[]) =>
   [
     sql`not ${isThere(

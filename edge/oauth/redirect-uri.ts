@@ -1,7 +1,7 @@
 import { destinationOf } from '../destination.ts';
 
 /**
- * The addresses that codes are sent to. An attacker whose address is taken for that of a client gets the code, so nothing is
+ * The addresses that codes are sent to. An attacker whose address passes as that of a client gets the code, so nothing is
  * left to how a URL parser repairs a text (RFC 9700 section 4.1). No I/O.
  */
 
