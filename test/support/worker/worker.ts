@@ -29,6 +29,8 @@ export const SETTINGS = {
 export const UNCAPPED = {
   TENANT_PROJECT_LIMIT: '10000',
   TENANT_QUOTA_LIMIT_GIB: '10000',
+  SELF_SIGNUP_PROJECT_LIMIT: '10000',
+  SELF_SIGNUP_QUOTA_LIMIT_GIB: '10000',
 };
 
 /** The gateway's Durable Objects by binding, as `wrangler.toml` has them. */
