@@ -47,6 +47,15 @@ const FORMATS: Readonly<Record<string, string>> = {
   datetime: 'a time such as 2026-01-31T12:00:00Z',
 };
 
+const REQUIRED = 'Is required.';
+
+/** Names the forms that a value may have; a value that is missing is required. */
+function demand({ input }: Issue, forms: readonly string[]): string | undefined {
+  if (forms.length === 0) return input === undefined ? REQUIRED : undefined;
+  const either = [...new Set(forms)].join(' or ');
+  return input === undefined ? `Is required: ${either}.` : `Must be ${either}.`;
+}
+
 /** One sentence about an invalid value, for people who do not know the schema. */
 export function invalidValue(issue: Issue): string | undefined {
   switch (issue.code) {
@@ -55,18 +64,21 @@ export function invalidValue(issue: Issue): string | undefined {
     case 'too_big':
       return bound(issue, issue.inclusive === false ? 'less than' : 'at most', issue.maximum);
     case 'invalid_type':
-      return issue.input === undefined
-        ? 'Is required.'
-        : `Must be ${EXPECTED[issue.expected] ?? issue.expected}.`;
+      return issue.input === undefined ? REQUIRED : `Must be ${EXPECTED[issue.expected] ?? issue.expected}.`;
     case 'invalid_value':
-      return `Must be ${issue.values.map(String).join(' or ')}.`;
+      return demand(issue, issue.values.map(String));
     case 'invalid_format':
       return FORMATS[issue.format] && `Must be ${FORMATS[issue.format]}.`;
     case 'not_multiple_of':
       return `Must be a multiple of ${issue.divisor}.`;
     case 'invalid_union': {
-      const forms = issue.errors.flatMap(([first]) => first?.message.replace(/^Must be |\.$/g, '') ?? []);
-      return forms.length > 0 ? `Must be ${[...new Set(forms)].join(' or ')}.` : undefined;
+      const messages = issue.errors
+        .flatMap(([first]) => first?.message ?? [])
+        .filter((one) => one !== REQUIRED);
+      return demand(
+        issue,
+        messages.map((message) => message.replace(/^(?:Must be|Is required:) |\.$/g, '')),
+      );
     }
     default:
       return undefined;

@@ -147,4 +147,17 @@ describe('an invalid value', () => {
     expect(invalidValue).toBeTypeOf('function');
     expect(Body.safeParse(body).error?.issues.map((issue) => issue.message)).toEqual([message]);
   });
+
+  test('that is missing is required, with its forms', () => {
+    const Required = z.strictObject({
+      to: z.union([z.literal('parent'), z.literal('time'), z.uuid()]),
+      role: z.enum(['owner', 'viewer']),
+      name: z.string(),
+    });
+    expect(Required.safeParse({}).error?.issues.map(({ message }) => message)).toEqual([
+      'Is required: parent or time.',
+      'Is required: owner or viewer.',
+      'Is required.',
+    ]);
+  });
 });
