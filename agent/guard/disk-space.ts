@@ -53,7 +53,7 @@ export async function readDiskUse(
 }
 
 /** Bytes; null for a database that is gone, and for one that a tenant has given too many files. */
-async function measureDatabase(postgres: Pool, database: string): Promise<number | null> {
+export async function measureDatabase(postgres: Pool, database: string): Promise<number | null> {
   const session = await postgres.connect();
   let isIntact = false;
   try {

@@ -1,5 +1,6 @@
 import type { BlockReason } from '../../shared/block.ts';
 import type { DatabaseKind, GuardName, ProcessKind } from '../postgres/tenant-code.ts';
+import type { Excess } from '../process/excesses.ts';
 
 /** Why a watchdog blocks a branch. */
 export type GuardReason = Exclude<BlockReason, 'attempts'>;
@@ -97,6 +98,8 @@ export interface Guard {
   name: GuardName;
   /** Why a branch is blocked. */
   reason: GuardReason;
+  /** Why the processes of an operation end, if the reason has no word for it. */
+  excess?: Excess;
   /** Called about four times a second, never concurrently. */
   check: (server: Observation) => Finding[] | Promise<Finding[]>;
 }

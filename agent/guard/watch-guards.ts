@@ -9,7 +9,8 @@ import { AutovacuumWorkers, turnAutovacuumOff } from './autovacuum.ts';
 import { GuardBlocks } from './blocks.ts';
 import { BranchDirectory } from './branch-directory.ts';
 import { Connections, PooledClients } from './connections.ts';
-import { DiskSpace, readDiskUse } from './disk-space.ts';
+import { CopyGrowth } from './copy-growth.ts';
+import { DiskSpace, measureDatabase, readDiskUse } from './disk-space.ts';
 import { SessionEnder } from './end-sessions.ts';
 import { ProjectFiles } from './files.ts';
 import type { Finding, Guard, Observation, TenantSession } from './guard.ts';
@@ -60,6 +61,7 @@ function guardsOf({ settings, postgres }: Watched, { directory, poolers, log, no
       (sessions) => readDiskUse(postgres, settings.PGDATA_DIR, sessions),
       () => files.takeGrowth(),
     ),
+    new CopyGrowth((database) => measureDatabase(postgres, database)),
   ];
 }
 
@@ -187,7 +189,7 @@ export class GuardWatch {
   }
 
   #act(
-    { name, reason }: Guard,
+    { name, reason, excess }: Guard,
     { sessions: found, branches, detail, mayReturn }: Finding,
     server: Observation,
     reading: Reading,
@@ -195,7 +197,7 @@ export class GuardWatch {
     const isBlockable = ({ kind }: Finding['branches'][number]) => DATABASES[kind].excess === 'block';
     for (const branch of branches.filter(isBlockable)) this.#blocks.block(branch, reason, detail);
     const stopped = mayReturn ? [] : server.sessions.filter((session) => isToStop(session, found, branches));
-    for (const { branch } of stopped) if (branch) this.#excesses.note(branch.database, reason);
+    for (const { branch } of stopped) if (branch) this.#excesses.note(branch.database, excess ?? reason);
     const sessions = [...new Set([...found, ...stopped])];
     const ended = this.#ender.end(sessions, reading);
     const branchIds = [...new Set(sessions.flatMap(({ branch }) => branch?.branch_id ?? []))];

@@ -18,6 +18,8 @@ interface DatabaseForm {
   excess: 'block' | 'end' | 'none';
   /** Connections at most, if `protectDatabase` limits them. */
   connections: 'BRANCH_CONNECTIONS' | number | null;
+  /** Bytes that a copy on which statements are tried may grow by, besides as much as it has. */
+  mayGrow?: number;
 }
 
 const workName = (prefix: string) => new RegExp(`^bg${prefix}_[0-9a-f]{32}$`);
@@ -35,6 +37,8 @@ const PROOF_SESSIONS = 4;
 const COMPARISON_SESSIONS = 10;
 /** Of a trial: the statements, and those of the comparison with the state before. */
 const TRIAL_SESSIONS = 12;
+/** No quota counts them. */
+const TRIED_BYTES = 2 ** 30;
 
 export const DATABASES = {
   /** Of `main` and of every other branch. */
@@ -43,9 +47,9 @@ export const DATABASES = {
   load: work('load', LOAD_SESSIONS),
   comparison: work('diff', COMPARISON_SESSIONS),
   /** The scratch database in which the statements of a schema difference are tried. */
-  proof: work('proof', PROOF_SESSIONS),
+  proof: { ...work('proof', PROOF_SESSIONS), mayGrow: TRIED_BYTES },
   /** The copy on which statements are tried. */
-  trial: work('try', TRIAL_SESSIONS),
+  trial: { ...work('try', TRIAL_SESSIONS), mayGrow: TRIED_BYTES },
   /** A branch that is being made. */
   build: closed('job'),
   spare: closed('spare'),
@@ -85,7 +89,8 @@ export type GuardName =
   | 'autovacuum'
   | 'notifications'
   | 'files'
-  | 'disk';
+  | 'disk'
+  | 'growth';
 
 /** What else bounds a process. */
 type Mechanism =
@@ -241,7 +246,7 @@ export function isWatched(kind: ProcessKind | null, guard: GuardName): boolean {
   return bounds.includes(guard);
 }
 
-const OF_BRANCHES: ReadonlySet<GuardName> = new Set(['files', 'disk', 'pooled clients']);
+const OF_BRANCHES: ReadonlySet<GuardName> = new Set(['files', 'disk', 'growth', 'pooled clients']);
 
 const MB = 2 ** 20;
 

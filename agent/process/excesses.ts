@@ -2,16 +2,17 @@ import type { BlockReason } from '../../shared/block.ts';
 import { HostError } from './host-error.ts';
 
 /** What a watchdog has ended the processes of a database for, in the words of a message. */
-const WORDS: Record<Exclude<BlockReason, 'attempts'>, string> = {
+const WORDS: Record<Exclude<BlockReason, 'attempts'> | 'growth', string> = {
   autovacuum: 'takes a worker of autovacuum for itself',
   connections: 'takes too many connections',
   disk: 'takes the rest of the disk',
   files: 'makes too many files',
+  growth: 'writes more than a copy may hold',
   locks: 'takes too many locks',
   transaction_ids: 'takes too many transaction ids, or keeps one for too long',
 };
 
-type Excess = keyof typeof WORDS;
+export type Excess = keyof typeof WORDS;
 
 /**
  * Databases whose processes a watchdog has ended, although no client is to blame: an operation works there, or a worker

@@ -149,3 +149,12 @@ describe.runIf(IS_NIGHTLY)('longer than a request', () => {
     expect((await admin.get(report)).status).toBe(404);
   });
 });
+
+test.runIf(IS_NIGHTLY)('a trial that fills the disk is ended, and says why', async () => {
+  const sql = 'create temp table junk as select repeat(md5(n::text), 100) from generate_series(1, 1e8) as n';
+  const { body } = await tryOn(owner, 'main', { sql, role: 'owner' });
+  expect(body).toMatchObject({
+    outcome: 'failed',
+    error: { message: expect.stringMatching(/writes more than a copy may hold/) },
+  });
+});

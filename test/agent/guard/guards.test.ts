@@ -6,6 +6,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { CopyRoom } from '../../../agent/cloning/copy-room.ts';
 import { AutovacuumWorkers } from '../../../agent/guard/autovacuum.ts';
 import { Connections, PooledClients } from '../../../agent/guard/connections.ts';
+import { CopyGrowth } from '../../../agent/guard/copy-growth.ts';
 import { DiskSpace } from '../../../agent/guard/disk-space.ts';
 import { ProjectFiles } from '../../../agent/guard/files.ts';
 import type {
@@ -578,6 +579,27 @@ test('a branch that makes files is blocked while its project has too many', asyn
   } finally {
     rmSync(folder, { recursive: true });
   }
+});
+
+test('a copy on which statements are tried may grow by as much as it had, and 1 GiB', async () => {
+  const copy: GuardedBranch = { ...branchOf('p1', 'tried'), kind: 'trial' };
+  const loaded: GuardedBranch = { ...branchOf('p1', 'loaded'), kind: 'load' };
+  const sizes = new Map<string, number | null>();
+  const guard = new CopyGrowth(async (database) => sizes.get(database) ?? null);
+  let at = 0;
+  const findings = async (bytes: number | null) => {
+    for (const { database } of [copy, loaded, VICTIM]) sizes.set(database, bytes);
+    at += 1_000;
+    guard.check(server([session(copy), session(loaded), session(VICTIM)], { at }));
+    await setImmediate();
+    return guard.check(server([], { at }));
+  };
+  const had = 10 * 2 ** 20;
+  const most = 2 * had + 2 ** 30;
+  expect(await findings(had)).toEqual([]);
+  expect(await findings(null)).toEqual([]);
+  expect(await findings(most)).toEqual([]);
+  expect(await findings(most + 1)).toMatchObject([{ sessions: [], branches: [copy] }]);
 });
 
 describe('disk', () => {
