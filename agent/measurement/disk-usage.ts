@@ -106,10 +106,13 @@ export class DiskUsage {
     if (isRound) this.#measuredAt = performance.now();
     // A new clone takes part of its source's own bytes.
     const changed = new Set(
-      rows.flatMap(({ oid, project_id }) => (isRound || !this.#known.has(oid) ? [project_id] : [])),
+      rows.flatMap(({ oid, project_id }) =>
+        isRound || (!this.#known.has(oid) && this.#isDue(project_id, 0)) ? [project_id] : [],
+      ),
     );
     for (const { oid, project_id, changes } of rows)
-      if (this.#known.get(oid)?.changes !== changes && this.#isDue(project_id)) changed.add(project_id);
+      if (this.#known.get(oid)?.changes !== changes && this.#isDue(project_id, CHANGED_EVERY_MS))
+        changed.add(project_id);
     const seen = this.#seen;
     this.#seen = new Set(rows.map(({ oid }) => oid));
     if (settled && !isRound)
@@ -135,9 +138,10 @@ export class DiskUsage {
     return measured;
   }
 
-  #isDue(projectId: string): boolean {
+  /** @param everyMs at least between two measurements of a project */
+  #isDue(projectId: string, everyMs: number): boolean {
     const { at = Number.NEGATIVE_INFINITY, tookMs = 0 } = this.#measured.get(projectId) ?? {};
-    return performance.now() - at > Math.max(CHANGED_EVERY_MS, tookMs / BUSY_SHARE);
+    return performance.now() - at > Math.max(everyMs, tookMs / BUSY_SHARE);
   }
 
   async #measureProject(

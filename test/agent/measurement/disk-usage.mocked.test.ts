@@ -45,6 +45,40 @@ test('a project is measured again within a minute after a change, and says when 
   expect(await at(110_000, '2')).toBe(1);
 });
 
+test('new clones have a project measured as often as a twentieth of the time allows', async () => {
+  let clones = 0;
+  const usage = new DiskUsage({
+    settings: { PGDATA_DIR: '/data' },
+    postgres: {
+      query: async () => ({
+        rows: Array.from({ length: clones }, (_, n) => ({
+          id: `branch-${n}`,
+          project_id: 'project',
+          oid: String(n),
+          is_branch: true,
+          changes: '0',
+        })),
+      }),
+    } as never,
+    cloneMethod: 'reflink',
+    log: () => {},
+  });
+  measureFolder.mockImplementation(async () => {
+    now += 50;
+    return { own: 1, shared: 2, extents: 3, layout: null };
+  });
+  const measuredAt = async (ms: number) => {
+    now = ms;
+    clones += 1;
+    return usage.measure();
+  };
+  expect(await measuredAt(0)).toBe(1);
+  expect(await measuredAt(1_000)).toBe(0);
+  expect(await measuredAt(1_200)).toBe(3);
+  expect(await measuredAt(3_000)).toBe(0);
+  expect(await measuredAt(4_400)).toBe(5);
+});
+
 test('measuring projects that change takes a twentieth of the time at most', async () => {
   const { at } = openUsage();
   measureFolder.mockImplementation(async () => {
