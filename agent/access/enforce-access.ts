@@ -1,5 +1,5 @@
 import type { Params } from '../../shared/protocol/operations.ts';
-import { showClientsAndLogins, withAdminConsoles } from '../pooler/admin-console.ts';
+import { showClientsAndLogins, showConnected, withAdminConsoles } from '../pooler/admin-console.ts';
 import { reconnectServers } from '../pooler/pause.ts';
 import { restoreBranchSettings } from '../postgres/branch-settings.ts';
 import {
@@ -67,10 +67,22 @@ export async function enforceAccess(
   const ending = await loginsToEnd(session, projectId);
   await inTransaction(session, () => restoreLogins(session, { staleOf: projectId }, { enforces: true }));
   const changed = await inTransaction(session, () => restoreBranchSettings(session, { staleOf: projectId }));
-  await host.rules.sync();
-  await waitForLogins(session, projectId);
-  await endDirectSessions(session, projectId);
-  await disconnectClients(host, ending.disconnected, () => endStatements(session, ending.logins));
+  const endOthers = async () => {
+    await waitForLogins(session, projectId);
+    await endDirectSessions(session, projectId);
+    await endStatements(session, ending.logins);
+  };
+  // One reload then brings the new passwords to the pooler and refuses its clients. A login under way counts as a client.
+  const connected = await connectedOf(host, ending.disconnected);
+  if (connected.length > 0) await host.rules.withhold(connected, endOthers);
+  else {
+    await host.rules.sync();
+    await endOthers();
+  }
+  const others = ending.disconnected.filter((database) => !connected.includes(database));
+  const late = await connectedOf(host, others);
+  if (late.length > 0) await host.rules.withhold(late, () => endStatements(session, ending.logins));
+  ending.reconnected.push(...others.filter((database) => !late.includes(database)));
   // Pooled clients stay connected, and their next transaction has the new settings.
   for (const database of new Set([...ending.reconnected, ...changed]))
     await reconnectServers(host.settings, database);
@@ -158,17 +170,11 @@ async function ofProject(
   return logins.filter(({ branch_id }) => branches.has(branch_id));
 }
 
-/**
- * Disconnects all pooled clients of these databases, and ends logins in progress. Clients can reconnect
- * immediately, so the change must be in effect before. The console's KILL is not used, because it spares
- * logins in progress.
- */
-async function disconnectClients(
-  { rules }: AccessHost,
-  databases: string[],
-  meanwhile = async () => {},
-): Promise<void> {
-  if (databases.length > 0) await rules.withhold(databases, meanwhile);
+/** Those of the databases that have a client at the pooler, which must end with its password. */
+async function connectedOf({ settings }: AccessHost, databases: readonly string[]): Promise<string[]> {
+  if (databases.length === 0) return [];
+  const all = new Set((await withAdminConsoles(settings, showConnected)).flat());
+  return databases.filter((database) => all.has(database));
 }
 
 /** Statements over the socket, whose transactions began before a time. */
@@ -272,10 +278,9 @@ async function disconnectUnauthorised(host: AccessHost, session: Session, projec
      WHERE ${noRuleFor('address')}`,
     [projectId, clients.map(({ database }) => database), clients.map(({ address }) => address)],
   );
-  await disconnectClients(
-    host,
-    rows.map(({ database }) => database),
-  );
+  // The console's KILL is not used, because it spares logins in progress.
+  const databases = rows.map(({ database }) => database);
+  if (databases.length > 0) await host.rules.withhold(databases, async () => {});
 }
 
 /** Does nothing when newer access was stored meanwhile: the next call then ends the sessions of both. */

@@ -272,6 +272,9 @@ export class RuleSync {
     const written = { ...wanted, poolerDatabases: poolerEntries(entries, server) };
     writeRuleFiles(folder, written, differingFiles(found, written));
     const isApplied = [found, this.#applied].every((texts) => texts?.postgresHba === wanted.postgresHba);
+    // A control tool may have written other files meanwhile.
+    const isKnown = this.#applied?.poolerDatabases === found.poolerDatabases;
+    const served = isKnown ? new Set(databasesOf(found.poolerDatabases)) : null;
     const error = isApplied ? null : await hbaError(session);
     if (error) {
       // PostgreSQL still applies the old rules, but would not start with these.
@@ -282,12 +285,12 @@ export class RuleSync {
     this.#applied = null;
     await Promise.all([
       isApplied ? null : reloadPostgres(session),
-      reloadPooler(this.#settings, new Set(entries)),
+      reloadPooler(this.#settings, new Set(entries), served),
     ]);
     if (leaving.length > 0) {
       await withAdminConsoles(this.#settings, (console) => endLogins(console, new Set(leaving)));
       writeRuleFiles(folder, wanted, ['poolerDatabases']);
-      await reloadPooler(this.#settings, staying);
+      await reloadPooler(this.#settings, staying, new Set(entries));
     }
     this.#applied = wanted;
   }
@@ -341,8 +344,11 @@ async function reloadPostgres(session: Session) {
 }
 
 /** PgBouncer reports success for RELOAD even when it still uses its old entries, so they are compared. */
-const reloadPooler = (settings: AgentSettings, databases: ReadonlySet<string>) =>
-  withAdminConsoles(settings, (console) => reloadAdminConsole(console, databases));
+const reloadPooler = (
+  settings: AgentSettings,
+  databases: ReadonlySet<string>,
+  before: ReadonlySet<string> | null,
+) => withAdminConsoles(settings, (console) => reloadAdminConsole(console, databases, before));
 
 async function hbaError(session: Session): Promise<string | null> {
   const { rows } = await session.query<{ description: string }>(

@@ -132,13 +132,21 @@ interface SocketRow {
 export const showClients = (console: Session) => readClients(console, 'SHOW CLIENTS');
 
 /** How many clients are connected; far less work for PgBouncer than to list them. */
-export async function countClients(console: Session): Promise<number> {
+export const countClients = (console: Session) => countOf(console, 'used_clients');
+
+async function countOf(console: Session, wanted: 'used_clients' | 'databases'): Promise<number> {
   const { rows } = await console.query<{ list: string; items: number }>('SHOW LISTS');
-  return Number(rows.find(({ list }) => list === 'used_clients')?.items ?? 0);
+  return Number(rows.find(({ list }) => list === wanted)?.items ?? 0);
 }
 
 /** Clients that are logged in, and those that are logging in. */
 export const showClientsAndLogins = (console: Session) => readClients(console, 'SHOW SOCKETS');
+
+/** The databases that clients use or are logging in to, those of the agent over the unix socket included. */
+export async function showConnected(console: Session): Promise<string[]> {
+  const { rows } = await console.query<SocketRow>('SHOW SOCKETS');
+  return [...new Set(rows.filter(({ type }) => type === 'C').map(({ database }) => database))];
+}
 
 /** The databases that clients are logging in to. */
 async function showLogins(console: Session): Promise<string[]> {
@@ -262,14 +270,28 @@ export async function endLogins(console: Session, databases: ReadonlySet<string>
 
 const RELOAD = { within: 5_000, every: 1 };
 
-/** @param databases that the instance has to serve afterwards */
-export async function reloadAdminConsole(console: Session, databases: ReadonlySet<string>): Promise<void> {
+/**
+ * @param databases that the instance has to serve afterwards
+ * @param before that it serves now; null: unknown. Entries that only come, or only go, are counted, because a list of a
+ *   thousand takes PgBouncer and the agent tens of milliseconds
+ */
+export async function reloadAdminConsole(
+  console: Session,
+  databases: ReadonlySet<string>,
+  before: ReadonlySet<string> | null,
+): Promise<void> {
   await console.query('RELOAD');
+  const isCounted = before !== null && (isWithin(databases, before) || isWithin(before, databases));
   await waitUntilApplied('PgBouncer', async () => {
+    // The console is a database too.
+    if (isCounted) return (await countOf(console, 'databases')) === databases.size + 1;
     const served = await showDatabases(console);
     return served.length === databases.size && served.every(({ name }) => databases.has(name));
   });
 }
+
+const isWithin = (some: ReadonlySet<string>, all: ReadonlySet<string>) =>
+  some.size <= all.size && [...some].every((one) => all.has(one));
 
 export async function waitUntilApplied(server: string, isApplied: () => Promise<boolean>) {
   if (!(await pollUntil(isApplied, RELOAD)))

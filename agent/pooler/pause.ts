@@ -117,11 +117,17 @@ async function hasFlag(console: Session, database: string, paused: boolean): Pro
   return (entry?.paused ?? paused) === paused;
 }
 
+/** A blocked branch is not served, and has no server connections. */
+const NOT_SERVED = /^no such database/;
+
 /**
  * Closes server connections as each becomes free, of one database or of all. Clients stay connected.
  * @throws HostError POOLER_UNAVAILABLE
  */
 export const reconnectServers = (settings: AgentSettings, database?: string) =>
-  withAdminConsoles(settings, (console) =>
-    console.query(database && canPause(database) ? `RECONNECT ${argument(database)}` : 'RECONNECT'),
-  );
+  withAdminConsoles(settings, async (console) => {
+    const statement = database && canPause(database) ? `RECONNECT ${argument(database)}` : 'RECONNECT';
+    await console.query(statement).catch((error: Error) => {
+      if (!NOT_SERVED.test(error.message)) throw error;
+    });
+  });

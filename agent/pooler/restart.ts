@@ -167,7 +167,7 @@ export class PoolerRestart {
     const prepare = async () => {
       const served = await inAdminConsole(settings, like, showDatabases);
       await inAdminConsole(settings, instance, async (console) => {
-        await reloadAdminConsole(console, new Set(served.map(({ name }) => name)));
+        await reloadAdminConsole(console, new Set(served.map(({ name }) => name)), null);
         for (const { name, paused } of served) if (paused && canPause(name)) await pauseAlone(console, name);
       });
     };
