@@ -26,6 +26,8 @@ const BARE_DROPS = 64;
 const LIMIT = 1.3;
 const DELETIONS_LIMIT = 0.5;
 const POLL_MS = 2;
+/** The longest lease. A run is over before. */
+const LEASE_SECONDS = 3_600;
 
 const OPERATIONS = ['create', 'rule', 'rotate', 'reset', 'delete', 'list'] as const;
 type Operation = (typeof OPERATIONS)[number];
@@ -122,7 +124,7 @@ async function makeBatch(api: Api, projectId: string, count: number): Promise<Ma
   const request = {
     count: Math.min(count, BATCH_MAX),
     name_prefix: `f${crypto.randomUUID().slice(0, 8)}-`,
-    lease_seconds: 86_400,
+    lease_seconds: LEASE_SECONDS,
   };
   const path = `/api/v1/projects/${projectId}/branches/batch`;
   const { status, body } = await api.post<{ branches: BranchBody[] }>(path, request, FROM_LOOPBACK);
@@ -130,11 +132,10 @@ async function makeBatch(api: Api, projectId: string, count: number): Promise<Ma
   return body.branches.map((branch) => madeOf(projectId, branch));
 }
 
-/** The path of the URL names the database. */
-const madeOf = (projectId: string, { id, direct_url }: BranchBody): Made => ({
+const madeOf = (projectId: string, { id, database_name }: BranchBody): Made => ({
   id,
   projectId,
-  database: new URL(String(direct_url)).pathname.slice(1),
+  database: database_name,
 });
 
 /** Runs the operations in turn on a new branch of each project. */
@@ -172,7 +173,7 @@ async function rounds(
       let branch: BranchBody | undefined;
       await measured(nameOf('create'), async () => {
         branch = await api.branch(id, `round-${level.replaceAll(' ', '-')}-${round}`, {
-          lease_seconds: 86_400,
+          lease_seconds: LEASE_SECONDS,
         });
       });
       if (!branch) throw new Error('no branch');
@@ -185,12 +186,14 @@ async function rounds(
       await measured(nameOf('rotate'), () =>
         expectOk(api.post(`${path}/branches/${branchId}/credentials/rotate`, {})),
       );
-      await measured(nameOf('reset'), () => expectOk(api.post(`${path}/branches/${branchId}/reset`, {})));
+      await measured(nameOf('reset'), () =>
+        expectOk(api.post(`${path}/branches/${branchId}/reset`, { to: 'parent' })),
+      );
       await measured(nameOf('delete'), async () => {
         await expectOk(api.delete(`${path}/branches/${branchId}?purge=true`));
         await untilGone(session, [database]);
       });
-      await measured(nameOf('list'), () => expectOk(api.get(`${path}/branches?limit=100`)));
+      await measured(nameOf('list'), () => expectOk(api.get(`${path}/branches`)));
     }
   }
 }
