@@ -92,7 +92,7 @@ const requestAdmission = (gatewayUrl: string, identity: HostIdentity, verifier: 
     StandbyReply,
   );
 
-/** Of objects that a new cluster has. */
+/** First OID of objects that were made after `initdb`. */
 const FIRST_OWN_OID = 16_384;
 
 /** Only the data of a new cluster, of a standby and of a fenced host is replaced, and not under a running server. */
@@ -296,7 +296,7 @@ export class Archive {
     const size = Number.parseInt(field(124, 136), 8);
     const type = field(156, 157);
     if (type === '5') mkdirSync(path, { recursive: true, mode });
-    // What follows could be written through it.
+    // Later files could be written through the link.
     else if (type === '2')
       throw new CopyRefused(`the copy of the primary has a link, ${name}: ${NO_TABLESPACES}`);
     else this.#open(path, mode, size);

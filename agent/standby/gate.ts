@@ -20,7 +20,7 @@ interface Waiting {
 }
 
 /**
- * Whether the servers of this host may start. A primary with a standby asks the gateway first, because the standby may have
+ * Returns whether the servers of this host may start. A primary with a standby asks the gateway first, because the standby may have
  * taken its place while this machine was away.
  * @returns why not; null: they may
  */
@@ -46,7 +46,7 @@ async function examine(settings: AgentSettings): Promise<string | null> {
   const identity = await readIdentity(settings.STATE_DIR);
   if (!identity || !settings.GATEWAY_URL)
     return 'this host has a standby, and no identity or no GATEWAY_URL with which to ask for its role';
-  // Neither before it is asked for a lease, which would keep the place of a host that never serves.
+  // Check the guard before asking for a lease, which would keep the place of a host that never serves.
   if (stored.lease_seconds !== null && !isGuarded(settings)) return NOT_GUARDED;
   let record: z.output<typeof MemberReply>;
   try {

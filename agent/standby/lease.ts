@@ -54,9 +54,9 @@ function leftOf(settings: AgentSettings, stored: StoredMember | null): number {
 /** Seconds for which this primary may serve; `Infinity`: until it is closed. */
 export const leaseLeft = (settings: AgentSettings): number => leftOf(settings, readMember(settings));
 
-/** What one poll finds. */
+/** The result of one poll. */
 interface Found {
-  /** Of each lease. */
+  /** Duration of each lease. */
   seconds: number;
   /** Seconds until it ends. */
   left: number;
@@ -86,7 +86,7 @@ export async function askMember(
 ): Promise<z.output<typeof MemberReply>> {
   const seconds = secondsOf(readMember(settings));
   const askedAt = uptime();
-  // An answer that gets lost may have begun one. And one that cannot be stored would only keep the place of a closed host.
+  // The gateway may grant a lease whose reply is lost, so store the lease first. If storing fails, do not renew.
   const renew =
     seconds !== null &&
     (await storeLease(settings, readUntil(settings) ?? askedAt + seconds).then(
@@ -109,7 +109,7 @@ export async function askMember(
 
 const LOOK_EVERY_MS = 250;
 const GUARD_EVERY_MS = 2_000;
-/** Of a lease: between two renewals, after one that failed, and for an orderly shutdown at its end. */
+/** Shares of a lease: between two renewals, after a failed one, and for an orderly shutdown at its end. */
 const SHARES = { renew: 1 / 6, retry: 1 / 20, close: 1 / 10 };
 
 /**
@@ -126,7 +126,7 @@ class Closing {
     try {
       process.kill(pid, left > 0 ? 'SIGINT' : 'SIGQUIT');
     } catch {
-      // It has ended meanwhile.
+      // The process has ended.
     }
   }
 }
@@ -135,7 +135,7 @@ class Closing {
 const guardName = ({ STATE_DIR }: AgentSettings) =>
   `branchgate-lease-${createHash('sha256').update(STATE_DIR).digest('hex').slice(0, 32)}`;
 
-/** Whether there is a process that ends PostgreSQL with its lease. */
+/** Returns whether there is a process that ends PostgreSQL with its lease. */
 export const isGuarded = (settings: AgentSettings): boolean =>
   readFileSync('/proc/net/unix', 'utf8').includes(`@${guardName(settings)}`);
 
@@ -180,7 +180,7 @@ export async function guardLease(settings: AgentSettings): Promise<void> {
   }
 }
 
-/** What the agent does in addition: it starts the guard, and ends PostgreSQL too if that is stuck. */
+/** The agent's part: it starts the guard, and ends PostgreSQL too if the guard is stuck. */
 export async function watchLease(settings: AgentSettings, signal: AbortSignal): Promise<void> {
   const closing = new Closing();
   let guardedAt = Number.NEGATIVE_INFINITY;

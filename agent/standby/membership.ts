@@ -39,7 +39,7 @@ import {
 } from './stored-member.ts';
 import { SynchronousCommits } from './synchronous-commits.ts';
 
-/** What the running agent does about a change of its role. A control tool does nothing. */
+/** Reactions of the running agent to a change of its role. A control tool has none. */
 interface Hooks {
   /** Waits for the operations under way. @returns whether they have ended */
   settle: () => Promise<boolean>;
@@ -103,7 +103,7 @@ export class Membership {
     return isServing(stored) ? 'primary' : 'standby';
   }
 
-  /** Whether this machine serves clients, or did until it was closed for its standby. */
+  /** Returns whether this machine serves clients, or did until it was closed for its standby. */
   get isPrimary(): boolean {
     return this.#stored === null || this.#stored.role === 'primary';
   }
@@ -118,7 +118,7 @@ export class Membership {
     return this.role === 'standby' ? this.#replica.lag() : null;
   }
 
-  /** Whether the standby of this host receives its WAL; null without a standby. */
+  /** Returns whether the standby of this host receives its WAL; null without a standby. */
   async hasStandby(): Promise<boolean | null> {
     if (this.role !== 'primary' || this.#stored?.standby_id == null) return null;
     const { rows } = await this.#options.postgres.query<{ active: boolean }>(
@@ -262,7 +262,7 @@ export class Membership {
     const { rules, postgres, log } = this.#options;
     rules.close(true);
     await rules.sync();
-    // They have no name in the views yet, and were admitted by the rules of before.
+    // Logins in progress have no name in the views yet, and were admitted by the former rules.
     await waitForLogins(postgres, null);
     await this.#endClients();
     await this.#disableSubscriptions();
@@ -297,7 +297,7 @@ export class Membership {
   async #stopServers(): Promise<void> {
     const { settings } = this.#options;
     await closeRuleFiles(rulesFolder(settings));
-    // Its workers would confirm changes to a source that the new primary then misses.
+    // The workers would confirm changes to a source that the new primary then misses.
     await Promise.race([
       this.#disableSubscriptions().catch(() => {}),
       new Promise((resolve) => setTimeout(resolve, DISABLED_WITHIN_MS).unref()),
@@ -389,7 +389,7 @@ export class Membership {
 
 const isServing = ({ role }: StoredMember) => role === 'primary' || role === 'promoting';
 
-/** What it takes to admit a standby. */
+/** Requirements for the admission of a standby. */
 interface AdmittingHost {
   settings: AgentSettings;
   postgres: Pool;

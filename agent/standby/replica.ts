@@ -82,7 +82,7 @@ export class Replica {
     return true;
   }
 
-  /** What is replayed, in bytes. @throws Error when PostgreSQL is away */
+  /** Replayed position of the WAL, in bytes. @throws Error when PostgreSQL is away */
   async position(): Promise<number | null> {
     const { rows } = await this.#postgres.query<{ lsn: string | null }>(
       'SELECT pg_last_wal_replay_lsn()::text AS lsn',

@@ -102,7 +102,7 @@ export const TRANSITIONS: Record<State, Record<Event, Cell>> = {
   promoting: {
     primary: cell('promoting', 'promote'),
     closing: cell('promoting', 'promote'),
-    // Its recovery may have ended, so its data is no copy any more. A later start must not continue the promotion.
+    // The recovery may have ended, so the data is no copy any more. A later start must not continue the promotion.
     standby: cell('fenced', 'fence'),
     fenced: cell('fenced', 'fence'),
     'copy begun': cell('copying', 'none'),

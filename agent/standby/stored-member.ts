@@ -15,7 +15,7 @@ const StoredMember = z.object({
   /** The state of `states.ts`, instead of the role of the record. */
   role: z.enum(STATES).exclude(['none']),
   survived_until: z.iso.datetime().nullable(),
-  /** Of a standby. */
+  /** Columns of a standby. */
   primary: StandbyReply.nullable(),
 });
 export type StoredMember = z.output<typeof StoredMember>;

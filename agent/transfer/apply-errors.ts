@@ -130,7 +130,7 @@ export class ApplyErrors {
     this.#counts = new Map(rows.map(({ subscription, errors }) => [subscription, errors]));
   }
 
-  /** What an agent that was killed has left. */
+  /** Removes the leftovers of a killed agent. */
   async #endHearing(): Promise<void> {
     const { postgres } = this.#host;
     for (const { project_id, database } of await readFollowed(postgres)) {
@@ -142,7 +142,7 @@ export class ApplyErrors {
     }
   }
 
-  /** Whether a worker has failed since it was last asked. */
+  /** Returns whether a worker has failed since it was last asked. */
   areNew(database: string): boolean {
     return this.#new.has(database) && performance.now() >= (this.#askAt.get(database) ?? 0);
   }
@@ -175,7 +175,7 @@ export class ApplyErrors {
     try {
       await enable(this.#host, followed);
       const heard = (await pollUntil<ApplyError | 'too much'>(isOver, HEARD)) ?? null;
-      // It would go on until it is waited for no more.
+      // The worker would retry until nobody waits for it.
       if (heard === 'too much') await endSessions(postgres, WORKERS_OF, [database], ENDING);
       if (heard === null) this.#askAt.set(database, performance.now() + ASK_AGAIN_MS);
       else this.#askAt.delete(database);

@@ -39,7 +39,7 @@ export class CopyProgress {
     return this.#rows.get(table) ?? 0;
   }
 
-  /** Those that are being copied first, then the largest. */
+  /** Lists the tables that are being copied first, then the largest. */
   list(): TableProgress[] {
     const isCopying = (table: CopiedTable) => this.#sent.has(table) && !this.#rows.has(table);
     const sorted = [...this.tables.filter(isCopying), ...this.tables.filter((table) => !isCopying(table))];

@@ -19,7 +19,7 @@ export interface CopiedTable {
   key: string[];
   /** All types are PostgreSQL's own, whose binary form is the same in versions 15 to 18. */
   isBinary: boolean;
-  /** As PostgreSQL estimates them at the source, without indexes. */
+  /** PostgreSQL's estimates at the source, without indexes. */
   rows: number;
   bytes: number;
 }
@@ -71,7 +71,7 @@ export const refusedSchema = ({ entry, error }: RefusedEntry): unknown =>
   );
 
 /**
- * Whether values of a type have a form that differs between servers. Those of `reg…` types are object ids, which are
+ * Returns whether values of a type have a form that differs between servers. Those of `reg…` types are object ids, which are
  * others here. An array or a range names the type of its elements by its object id, which is the same for
  * PostgreSQL's own types.
  */
@@ -116,7 +116,7 @@ export async function listTables(
     }));
 }
 
-/** What claims to be PostgreSQL may send anything as a number. */
+/** A server that claims to be PostgreSQL may send anything as a number. */
 const numberOf = (value: unknown) => Math.max(0, Math.min(Number(value) || 0, Number.MAX_SAFE_INTEGER));
 
 export const tableName = ({ schema, name }: Pick<CopiedTable, 'schema' | 'name'>): string =>
@@ -203,7 +203,7 @@ interface SequenceValue {
   schema: string;
   name: string;
   last_value: string;
-  /** Whether the next value comes after it. It is the next one otherwise, as after `setval(…, false)`. */
+  /** True if the next value comes after `value`. Otherwise `value` is the next one, as after `setval(…, false)`. */
   is_called: boolean;
 }
 
@@ -365,7 +365,7 @@ async function rowsThat(
   return { keys: sample.keys.map(those), digests: those(sample.digests) };
 }
 
-/** It reads the whole table. */
+/** The digest reads the whole table. */
 async function findByDigest(session: Session, table: CopiedTable, { digests }: Sample) {
   const { rows } = await session.query<{ digest: string }>(
     `SELECT DISTINCT ${digestOf(table)} AS digest FROM ONLY ${tableName(table)} AS r WHERE ${digestOf(table)} = ANY ($1)`,
@@ -414,7 +414,7 @@ async function findByKey(session: Session, table: CopiedTable, { keys, digests }
 }
 
 /**
- * Whether a sample of the source's rows is here too, with every value.
+ * Returns whether a sample of the source's rows is here too, with every value.
  * @param rows how many there are
  * @returns the rows of the sample. An error of the source is marked as one
  */

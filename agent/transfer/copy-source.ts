@@ -78,7 +78,7 @@ import {
   type SlotNames,
 } from './source-slot.ts';
 
-/** What it takes to copy a source. */
+/** Requirements for the copy of a source. */
 export interface CopyHost extends ProbeHost, CloneHost {
   sessions: Pool;
   cloneTurns: CloneTurns;
@@ -197,7 +197,7 @@ export async function fillLoad(
   return host.copyRoom.during(total_bytes, () => load.run());
 }
 
-/** What `follow.start` continues with. */
+/** Stores the state from which `follow.start` continues. */
 const storeFollowing = (
   session: Session,
   params: CopyParams,
@@ -239,7 +239,7 @@ const NO_PATH = '';
 /** SQLSTATE of a check, and of what its function may raise. */
 const CHECKED = new Set(['23514', 'P0001']);
 
-/** What a copy that is to follow has otherwise than its source, in the words of `Followed`. */
+/** Differences of a copy that is to follow from its source, by the names of `Followed`. */
 interface LeftOut {
   known: readonly string[];
   forced: readonly Named[];
@@ -249,7 +249,7 @@ type Loaded =
   | (LeftOut & {
       copied: Copied;
       warnings: SourceFinding[];
-      /** Of the schema of another host that is followed. */
+      /** Print of the schema of another host that is followed. */
       print: string | null;
     })
   | { refused: SourceFinding };
@@ -499,7 +499,7 @@ class Load {
     };
   }
 
-  /** What differs although the schema was made of that of the source, such as the text of an expression, is no news later. */
+  /** Returns the differences of a schema that was just made, such as the text of an expression. They are not reported later. */
   async #leftOut({ entries, forced }: CopiedSchema, source: Session, target: Session): Promise<LeftOut> {
     const { job_id, project_id } = this.#params;
     const login = { name: loadLoginName(job_id), project_id, settings: this.#host.settings };

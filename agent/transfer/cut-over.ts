@@ -82,7 +82,7 @@ export const cutOver = (
     }
   });
 
-/** What stands when nothing of the subscription does any more, so that a repeated call can return it. */
+/** Stores the outcome after the subscription has ended, so that a repeated call can return it. */
 async function complete(
   host: FollowHost,
   session: Session,
@@ -413,7 +413,7 @@ export async function cancelCutOver(
     [branch_id],
   );
   const [followed] = await readFollowed(host.postgres, { branch_id });
-  // One that was killed has left the source without writes.
+  // A killed cut-over has left the source refusing writes.
   if (followed?.refused_at && followed.cutover === null) await acceptWrites(host, followed);
   return { cancelled: (rowCount ?? 0) > 0 };
 }

@@ -24,7 +24,7 @@ export class SourcePositions {
 
   /** @param at when the source was there; later than that of all calls before */
   add(lsn: number, at: number): void {
-    // One that has gone back is another server, or has been restored.
+    // A position that decreased is of another server, or of a restored one.
     while ((this.#known.at(-1)?.lsn ?? 0) > lsn) this.#known.pop();
     const last = this.#known.at(-1);
     if (last?.lsn === lsn) last.to = at;
@@ -32,7 +32,7 @@ export class SourcePositions {
     if (this.#known.length > POSITIONS_MAX) this.#thin();
   }
 
-  /** Of the older half, every second one is enough. */
+  /** Keeps every second position of the older half. */
   #thin(): void {
     this.#known = this.#known.filter((_, at) => at >= POSITIONS_MAX / 2 || at % 2 === 0);
   }
@@ -68,7 +68,7 @@ export class SourcePositions {
       .map(({ lsn, from, to }) => [lsn, Math.round(from + epoch), Math.round(to + epoch)]);
   }
 
-  /** Those of an earlier process. */
+  /** Adds the positions of an earlier process. */
   restore(stored: readonly (readonly [lsn: number, from: number, to: number])[], epoch: number): void {
     const first = this.#known[0];
     const earlier = stored
@@ -118,7 +118,7 @@ class SlotSession {
 interface Track {
   positions: SourcePositions;
   session: SlotSession;
-  /** What the slot said last; null: the source does not answer. */
+  /** Last state of the slot; null: the source does not answer. */
   slot: SlotState | null;
   /** The position up to which the slot has been confirmed, as far as that was read. */
   confirmed: number | null;
@@ -126,11 +126,11 @@ interface Track {
   applied: number | null;
   readAt: number;
   reading: Promise<SlotState | null> | null;
-  /** It has the positions that an earlier process has stored. */
+  /** The record has the positions that an earlier process stored. */
   isRestored: boolean;
 }
 
-/** What this process knows of the branches that follow. */
+/** Lags of the branches that follow, as far as this process knows them. */
 export class FollowLags {
   readonly #tracks = new Map<string, Track>();
   #stopped: ReadonlySet<string> = new Set();
@@ -173,7 +173,7 @@ export class FollowLags {
     return reading;
   }
 
-  /** Whether the watch should read the slot now. A source that is away is not asked each second. */
+  /** Returns whether the watch should read the slot now. A source that is away is not asked each second. */
   isDue(branchId: string): boolean {
     const { reading, slot, readAt } = this.#trackOf(branchId);
     return reading === null && (slot !== null || performance.now() - readAt > RETRY_AFTER_MS);
@@ -240,7 +240,7 @@ export class FollowLags {
     return isLevel ? 0 : Math.max(0, age / 1000);
   }
 
-  /** Of all branches together, for the metrics. */
+  /** Figures of all branches, for the metrics. */
   get present() {
     const known = [...this.#tracks];
     return {

@@ -24,7 +24,7 @@ const ABSENT: FollowStatus = {
 /** Bytes of the list of tables in a message of the link. */
 const TABLES_ROOM = 393_216;
 
-/** What watches and describes branches that follow. */
+/** Dependencies of the watch and the description of branches that follow. */
 export interface WatchedHost extends FollowHost {
   lags: FollowLags;
   rules: RuleSync;

@@ -33,7 +33,7 @@ export interface CopiedSchema {
 /** The last statement of a table's entry. A quoted name can have anything in it. */
 const FORCED = /\nALTER TABLE ONLY (?:[^\n"]|"(?:[^"]|"")*")+ FORCE ROW LEVEL SECURITY;\n$/;
 
-/** What a copy has of a dump. */
+/** Returns the entries of a dump that a copy has. */
 export function copiedSchema(archive: Archive, choice: Choice): CopiedSchema {
   const { first, indexes, last, policies } = planRestore(archive, choice);
   const made = new Set([first, indexes.flat(), last, policies].flat());
@@ -55,7 +55,7 @@ function digestOf({ before, after }: EntryPair): string {
   return createHash('sha256').update(JSON.stringify(texts)).digest('base64url');
 }
 
-/** What is left between a branch and its source after a copy or an addition, and is no news later. */
+/** Returns the differences between a branch and its source after a copy or an addition. They are not reported later. */
 export async function readLeft(here: ReadSide, there: ReadSide): Promise<string[]> {
   const pairs = pairEntries(here.entries, there.entries);
   const ours = await here.facts(factsNeeded(pairs, 'before'));
@@ -137,10 +137,10 @@ export interface ReadSide {
   facts: (oids: readonly number[]) => Promise<SchemaFacts>;
 }
 
-/** What leads from a branch to the present schema of its source. */
+/** The changes that lead from a branch to the present schema of its source. */
 export interface SourceChanges {
   statements: string[];
-  /** Whether all of them only add what no row of the branch is without, so that they can be run without being asked for. */
+  /** True if all of them only make additions that every row of the branch can have, so they run without a request. */
   areAdditions: boolean;
   /** Changed objects that no statement changes here, as `kind name`. */
   unmodelled: string[];
@@ -151,7 +151,7 @@ export interface SourceChanges {
   newTables: Named[];
   /** All differences, in the form of `known`. */
   left: string[];
-  /** What the source says of the objects that differ. */
+  /** Facts of the source about the objects that differ. */
   facts: SchemaFacts;
 }
 
@@ -164,7 +164,7 @@ export async function readChanges(
   const [ours, theirs] = withoutKnown(here.entries, there.entries, known);
   const pairs = pairEntries(ours, theirs);
   const different = differentPairs(pairs);
-  // Those of new tables are needed once they are made.
+  // Statements of new tables are needed once the tables are made.
   const made = different.flatMap(({ before, after }) =>
     before === null && after?.kind === 'TABLE' ? after.oid : [],
   );
@@ -302,7 +302,7 @@ function columnChanges(
   return [{ ...changes, dropped: olds.size }];
 }
 
-/** Of new columns with a computed default, renamed ones, and those of another type. */
+/** Returns whether columns lose values: new ones with a computed default, renamed ones, and those of another type. */
 const losesValues = ({ added, dropped, converted }: ColumnChanges): boolean =>
   converted > 0 ||
   added.some(
@@ -313,7 +313,7 @@ const losesValues = ({ added, dropped, converted }: ColumnChanges): boolean =>
 const CONSTANT =
   /^\(?(?:'(?:[^']|'')*'|[-+]?[\d.]+(?:e[-+]?\d+)?|true|false|NULL)\)?(?:::[\w ."(),]+(?:\[\])*)?$/i;
 
-/** Whether the rows that are here get the values that they have at the source. */
+/** Returns whether the rows that are here get the values that they have at the source. */
 const isPlain = (column: Column, isMandatory: boolean): boolean =>
   column.identity === '' &&
   column.generated === '' &&
@@ -336,7 +336,7 @@ function sizeOf(type: string): [family: string, size: number] | null {
   return null;
 }
 
-/** Whether a column of the first type becomes one of the second only to hold more, so that a plain cast is what was meant. */
+/** Returns whether a column of the first type becomes one of the second only to hold more, so that a plain cast is what was meant. */
 export function isWidened(from: string, to: string): boolean {
   const narrow = sizeOf(from);
   const wide = sizeOf(to);
@@ -359,7 +359,7 @@ function newObjects(pairs: readonly EntryPair[]): IsNew {
   return (kind, of) => found.has(keyOf(kind, of));
 }
 
-/** Whether it only adds something. What is added of a column is decided by the facts of the table. */
+/** Returns whether a change only adds something. The facts of the table decide about a column. */
 function isAddition({ before, after }: EntryPair, { alterations }: SchemaPlan, isNew: IsNew): boolean {
   if (!after) return false;
   if (before) {

@@ -180,7 +180,7 @@ export async function withOwners<T>(
   }
 }
 
-/** As `withOwners`, in one session. */
+/** `withOwners` in one session. */
 export const asOwners = <T>(
   host: Pick<FollowHost, 'settings' | 'postgres'>,
   of: FollowedDatabase,
@@ -190,7 +190,7 @@ export const asOwners = <T>(
 const endMaker = (db: Queryable, { project_id }: Pick<FollowedDatabase, 'project_id'>) =>
   endSessions(db, 'FROM pg_stat_activity WHERE usename = $1', [makerOf(project_id)], ENDING);
 
-/** What was run in a session of the role can have made something that it owns, so dropping it is `dropUnusedRoles`. */
+/** Statements in a session of the role can have made objects that it owns, so `dropUnusedRoles` drops it. */
 const closingRole = (login: string, database: string): string => `DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = ${literal(login)}) THEN
       ALTER ROLE ${identifier(login)} NOLOGIN PASSWORD NULL;
@@ -250,7 +250,7 @@ export async function untilSessionsEnded(
   await pollUntil(haveEnded, ENDED);
 }
 
-/** Whether the role of the subscription is there. */
+/** Returns whether the role of the subscription is there. */
 export async function hasSubscriber(db: Queryable, projectId: string): Promise<boolean> {
   const { rows } = await db.query('SELECT FROM pg_roles WHERE rolname = $1', [subscriberOf(projectId)]);
   return rows.length > 0;

@@ -52,20 +52,20 @@ export interface Followed extends SlotNames {
   branch_id: string;
   database: string;
   tables: [schema: string, name: string][] | null;
-  /** What of the source is left alone. */
+  /** Objects of the source that are left alone. */
   left_alone: LeftAloneRequest;
   /** Differences of the schemas that are no news, by their digests. */
   known: string[];
   /** Tables whose policies are forced at the end. */
   forced: [schema: string, name: string][];
-  /** Of the schema of another host that is followed, when it was copied; null: of a tenant's choice. */
+  /** Print of the schema of another host when it was copied; null: a tenant chose the source. */
   print: string | null;
   /** Null while only the copy is made. */
   since: Date | null;
   problem: FollowProblem | null;
   cutover: 'refusing' | 'finishing' | 'done' | null;
   refused_at: Date | null;
-  /** Of a cut-over, from its last step on. */
+  /** Outcome of a cut-over, from its last step on. */
   outcome: CutOverOutcome | null;
   additions: { id: string; at: string; statement: string }[];
   /** The gateway blocks writes of the project, because its storage quota is used up. */
@@ -226,7 +226,7 @@ export const startFollowing = (
   });
 
 /**
- * It stays disabled until the branch is read-only. The source keeps a transaction until its end: a worker here would
+ * The subscription stays disabled until the branch is read-only. The source keeps a transaction until its end: a worker here would
  * keep a large one in files, which `temp_file_limit` does not count.
  */
 async function makeSubscription(
@@ -266,7 +266,7 @@ export const enable = (host: Pick<FollowHost, 'settings'>, of: Of) => alter(host
 export const refresh = (host: Pick<FollowHost, 'settings'>, of: Of) =>
   alter(host, of, 'REFRESH PUBLICATION WITH (copy_data = true)');
 
-/** Of the database `$1`. */
+/** Workers of the subscription in the database `$1`. */
 export const WORKERS =
   "FROM pg_stat_activity WHERE datname = $1 AND backend_type LIKE 'logical replication%'";
 const WORKER = { within: 5_000, every: 2 };
@@ -446,7 +446,7 @@ export const stopFollowing = (host: FollowHost, params: Params<'follow.stop'>): 
   withFollowed(host, params, (session) => endFollowing(host, session, params));
 
 /**
- * As `stopFollowing`, by a caller that has the branch's locks.
+ * `stopFollowing` for a caller that has the branch's locks.
  * @param options.isCutOver the row stays, with the outcome
  * @param options.leavesSource the former host of a move drops the slot itself, with the login
  */

@@ -4,9 +4,9 @@ import { OWN_SCHEMA } from '../postgres/own-objects.ts';
 import { atSource } from './copy-rows.ts';
 import { finding, short } from './source-address.ts';
 
-/** What of a source is left alone: neither locked nor read, with everything that depends on it. */
+/** Objects of a source that are left alone: neither locked nor read, with everything that depends on them. */
 
-/** As a request names it: tables with their schema unless it is `public`. */
+/** Names of a request: tables with their schema unless it is `public`. */
 export interface LeftAloneRequest {
   /** Others than these. Left out: none. */
   schemas?: string[] | undefined;
@@ -21,7 +21,7 @@ export interface LeftAlone {
   /** With the partitions of each. */
   tables: [schema: string, name: string][];
   extensions: string[];
-  /** What is left alone and what depends on it, as `catalog oid`. */
+  /** Objects that are left alone and their dependents, as `catalog oid`. */
   objects: ReadonlySet<string>;
 }
 
@@ -118,7 +118,7 @@ export async function readLeftAlone(
   };
 }
 
-/** Whether the relation is left alone, or depends on what is. */
+/** Returns whether the relation is left alone, or depends on what is. */
 export const isLeftAlone = ({ objects }: LeftAlone, { oid }: { oid: string }): boolean =>
   objects.has(`${PG_CLASS} ${oid}`);
 

@@ -134,7 +134,7 @@ const OWN_OBJECTS = [
   )
   .join(' UNION ALL ');
 
-/** Whether a branch has nothing of its own but extensions. */
+/** Returns whether a branch has nothing of its own but extensions. */
 export async function isEmptyDatabase(session: Session): Promise<boolean> {
   return (await session.query(`${OWN_OBJECTS} LIMIT 1`)).rows.length === 0;
 }
@@ -145,7 +145,7 @@ export interface Examined {
   probe: Probe & { source: NonNullable<Probe['source']> };
   /** The tables that are meant, by schema and name. */
   tables: [schema: string, name: string][];
-  /** Those of them whose changes, or new rows, follow. */
+  /** Tables whose changes, or new rows, follow. */
   published: PublishedTable[];
   leftAlone: LeftAlone;
 }
@@ -162,7 +162,7 @@ export async function examineSource(
   return source.ok ? examineAt(host, source.value, wanted) : source;
 }
 
-/** As `examineSource`, of one whose address is known. */
+/** `examineSource` for a source whose address is known. */
 export async function examineAt(
   host: Pick<ProbeHost, 'settings' | 'postgres'>,
   source: Source,
@@ -247,7 +247,7 @@ export async function examineAt(
   });
 }
 
-/** What a copy needs no rights and no settings for. */
+/** Facts that a copy needs no rights and no settings for. */
 const FOLLOWING_ONLY = new Set<SourceFinding['problem']>([
   'wal_level',
   'replication_slots',
@@ -261,7 +261,7 @@ const FOLLOWING_ONLY = new Set<SourceFinding['problem']>([
 const mattersForCopy = ({ problem, object, statement }: SourceFinding): boolean =>
   !FOLLOWING_ONLY.has(problem) && (problem !== 'rights' || (object !== null && statement !== null));
 
-/** As SQL names it. */
+/** The name in SQL. */
 const sqlName = (name: string) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : identifier(name));
 type Named = Pick<TableRow, 'schema' | 'name'>;
 const schemaOf = ({ schema }: Named) => sqlName(schema);
@@ -295,7 +295,7 @@ function chosenTables(catalog: SourceCatalog, { tables: names, publication }: Wa
   return { chosen: candidates.filter((table) => chosen.has(table)), unknown };
 }
 
-/** What claims to be PostgreSQL may send anything as a number. */
+/** A server that claims to be PostgreSQL may send anything as a number. */
 const count = (value: unknown): number =>
   Math.max(0, Math.min(Math.round(Number(value)) || 0, Number.MAX_SAFE_INTEGER));
 
@@ -527,7 +527,7 @@ const hiddenFindings = ({ user, hidden_logins }: SourceCatalog): SourceFinding[]
         ),
       ];
 
-/** What does not follow of a table; none for most. */
+/** Changes of a table that do not follow; none for most. */
 function limitOf(table: TableRow): SourceFinding[] {
   const name = nameOf(table);
   const of = (problem: 'no_key' | 'not_followed', message: string, statement: string | null = null) => [

@@ -36,12 +36,12 @@ import { dumpSource, excludedOf, readSchemaFacts } from './source-schema.ts';
 import { inSource } from './source-session.ts';
 import { hasApplied, publishTable, writtenLsn } from './source-slot.ts';
 
-/** What has changed in the schema of a source since it was copied, and what becomes of that here. */
+/** Changes in the schema of a source since it was copied, and their consequences here. */
 
 const COMPARE_WITHIN_MS = 30_000;
 
 interface Compared {
-  /** Of the catalogs of the source. */
+  /** Print of the catalogs of the source. */
   print: string;
   /** Null: the print is the one of the last comparison. */
   changes: SourceChanges | null;

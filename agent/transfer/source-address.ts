@@ -39,7 +39,7 @@ export const finding = (
   ...more,
 });
 
-/** What is to be done is refused for something of the source, so that trying again is of no use. */
+/** A refusal because of the source, so a retry is useless. */
 export class Refused extends Error {
   readonly finding: SourceFinding;
 

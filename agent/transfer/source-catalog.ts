@@ -17,7 +17,7 @@ export interface TableRow extends Named {
   is_unlogged: boolean;
   /** Updates and deletions name their row in the WAL. */
   has_key: boolean;
-  /** It has a trigger that fires for changes that arrive too. */
+  /** True if a trigger fires for replicated changes too. */
   fires_always: boolean;
   readable: boolean;
   owned: boolean;
@@ -34,7 +34,7 @@ interface Publication {
   truncate: boolean;
 }
 
-/** What decides whether a database can be followed. */
+/** Facts that decide whether a database can be followed. */
 export interface SourceCatalog {
   version: string;
   major: number;
@@ -62,7 +62,7 @@ export interface SourceCatalog {
   partial: number;
 }
 
-/** Whether the publication that was named has the table. */
+/** Returns whether the named publication has the table. */
 export const isPublished = ({ published }: SourceCatalog, { oid, root_oid }: TableRow): boolean =>
   published.has(oid) || published.has(root_oid);
 

@@ -13,7 +13,7 @@ import { finding, short } from './source-address.ts';
 const OBJECTS_MAX = 2_000;
 
 /**
- * What depends on an extension, and is neither its own nor another one's. Parts of its objects, such as array types and
+ * Objects that depend on an extension, and are neither its own nor another one's. Parts of its objects, such as array types and
  * the indexes of its tables, are its own without being members.
  */
 const NEEDED = `
@@ -86,7 +86,7 @@ export async function readExtensionUse(
   const needs = (await atSource(session.query<Need>(NEEDED, [missing]))).rows.filter(
     ({ key }) => !objects.has(key),
   );
-  // One that only another one needs goes with that.
+  // An extension that only another one needs is dropped with that.
   const leftOut = new Set(missing);
   const isNeeded = (name: string) =>
     needs.some(

@@ -1,5 +1,5 @@
 /**
- * What the host allows and expects of a source. A tenant's source is hostile: its address and its content are chosen to
+ * Rules of the host for a source. A tenant's source is hostile: its address and its content are chosen to
  * reach what is not the tenant's. A host of the same operator was chosen by the gateway, and has the same roles.
  */
 export interface SourcePolicy {

@@ -34,7 +34,7 @@ export interface SchemaFacts {
 const SCHEMAS_MAX = 50;
 const LISTED_MAX = 1_000;
 
-/** Of the login in this database, of the database, and of the login everywhere, in PostgreSQL's order. */
+/** Settings of the login in this database, of the database, and of the login everywhere, in PostgreSQL's order. */
 const SEARCH_PATH = `
   SELECT coalesce((
     SELECT substr(setting, 13) FROM pg_db_role_setting AS s CROSS JOIN LATERAL unnest(setconfig) AS setting
@@ -116,7 +116,7 @@ export async function readSchemaFacts(session: Session): Promise<SchemaFacts> {
 }
 
 /**
- * What the dump neither locks nor reads: what is left alone, and with chosen tables those that are neither named nor readable,
+ * Objects that the dump neither locks nor reads: those left alone, and with chosen tables those that are neither named nor readable,
  * and schemas that cannot be used.
  */
 export function excludedOf(
@@ -245,7 +245,7 @@ function listNames(names: readonly string[]): string {
   return `${named}${more > 0 ? `, and ${more} more` : ''}`;
 }
 
-/** What a copy does not have, by name. */
+/** Names of the objects that a copy does not have. */
 export function leftOutFindings(
   { leftOut, unchosen }: Pick<RestorePlan, 'leftOut' | 'unchosen'>,
   { invalidIndexes }: Pick<SchemaFacts, 'invalidIndexes'>,

@@ -77,7 +77,7 @@ const OF_SNAPSHOT = { catalog: DESCRIBING, rows: COPYING };
 const WITHOUT_END =
   "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('transaction_timeout', 'idle_session_timeout')";
 
-/** What is changed at a source: a slot, a publication, whether it accepts writes. */
+/** Changes at a source: a slot, a publication, whether it accepts writes. */
 const CHANGING: Bounds = {
   options: asOptions({
     ...OPTIONS,
@@ -101,7 +101,7 @@ const UNKNOWN_AUTHORITY = new Set([
 interface Sasl {
   mechanism: string;
 }
-/** What the driver does not declare. */
+/** Members that the driver does not declare. */
 interface Internals {
   connection: { stream: Duplex; once: (event: 'connect' | 'sslconnect', listener: () => void) => void };
   saslSession: Sasl | null;
@@ -331,7 +331,7 @@ export async function openReplicationSession(
   return { session, end: () => end(session) };
 }
 
-/** What to do about errors, by SQLSTATE or the code of the socket, of TLS or of the resolver. */
+/** Advice about errors, by SQLSTATE or the code of the socket, of TLS or of the resolver. */
 const BY_CODE: [RegExp, SourceFinding['problem'], string][] = [
   [
     /^28(?:P01|000)$/,

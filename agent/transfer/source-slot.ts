@@ -8,13 +8,13 @@ import type { Source } from './source-address.ts';
 import { inSource, type Tls } from './source-session.ts';
 
 /**
- * What following needs at the source: a slot, and publications. A table without a key is in a publication of its own:
+ * Following needs a slot and publications at the source. A table without a key is in a publication of its own:
  * PostgreSQL would refuse each UPDATE and DELETE of it at the source if they were published.
  */
 
 export interface SlotNames {
   slot: string;
-  /** One that the owner of the source has made; null: ours. */
+  /** Publication that the owner of the source has made; null: ours. */
   publication: string | null;
 }
 
@@ -147,7 +147,7 @@ export async function flushWal(session: Session, database: string): Promise<stri
 }
 
 /**
- * Whether every change before the position is visible here: what the source sends once it has nothing more is read after
+ * Returns whether every change before the position is visible here: what the source sends once it has nothing more is read after
  * them. It is on the disk with the next commit of this server that waits for that.
  */
 export async function hasApplied(
@@ -197,7 +197,7 @@ export const removalOf = (names: SlotNames): string =>
 
 const AT_SOURCE_WITHIN_MS = 15_000;
 
-/** As `dropSlot`, in a session of its own. @returns why it could not be done */
+/** `dropSlot` in a session of its own. @returns why it could not be done */
 export async function dropAtSource(
   settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
   source: Source,

@@ -33,7 +33,7 @@ interface Trial {
   project_id: string;
   source: Source;
   tls: Tls;
-  /** Those that were chosen; null: all. */
+  /** Chosen tables; null: all. */
   tables: [schema: string, name: string][] | null;
   leftAlone: LeftAlone;
 }

@@ -70,7 +70,7 @@ interface Known {
   comparedAt: number;
   reportedAt: number;
   reported: string;
-  /** Of the catalogs of the source, when its schema was that of the branch. */
+  /** Print of the catalogs of the source when its schema was that of the branch. */
   print: string | null;
   busy: Promise<void> | null;
 }

@@ -98,7 +98,7 @@ export type CallOutcome<M extends Method> = Result<MethodResult<M>, HostFailure>
 
 /** The Durable Object that holds the link of one host; named by the host's ID. */
 export interface HostLinkRpc extends Rpc.DurableObjectBranded {
-  /** Whether an agent is linked and the host accepts work. */
+  /** Returns whether an agent is linked and the host accepts work. */
   linked(): Promise<boolean>;
   /** Sends one operation to the agent. @param traceparent of the request that caused the call */
   call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>>;
@@ -150,7 +150,7 @@ export interface HostLinks {
 export const hostLink = (env: HostLinks, hostId: string) =>
   env.HOST_LINK.get(env.HOST_LINK.idFromName(hostId));
 
-/** Whether the host's agent is connected. */
+/** Returns whether the host's agent is connected. */
 export const isLinked = (env: HostLinks, hostId: string): Promise<boolean> =>
   repeatIfLost(() => hostLink(env, hostId).linked()).catch(() => false);
 
@@ -195,7 +195,7 @@ const REMEMBERED_PROJECTS = 10_000;
 const hostIds = new BoundedMap<string, string>(REMEMBERED_PROJECTS);
 
 /**
- * Whether the host of a project is linked, found out concurrently with the query that reads the project: this
+ * Returns whether the host of a project is linked, found out concurrently with the query that reads the project: this
  * isolate remembers the project's host from the last read. If the guess is wrong, the right host is asked
  * afterwards.
  */

@@ -165,20 +165,20 @@ export const toHostResponse = async (
 
 const isHost = (hostId: string) => eq(hosts.id, hostId);
 
-/** Whether there is such a host, enrolled or not. */
+/** Returns whether there is such a host, enrolled or not. */
 export async function isRegistered(db: Database, hostId: string): Promise<boolean> {
   const [row] = await db.select({ id: hosts.id }).from(hosts).where(isHost(hostId));
   return row !== undefined;
 }
 
 const takesProjects = and(eq(hosts.draining, false), isPrimary);
-/** Of a host, as an SQL condition: it is enrolled, and projects may be placed on it. */
+/** SQL condition of a host: it is enrolled, and projects may be placed on it. */
 export const isOpenHost = and(isNotNull(hosts.enrolledAt), takesProjects);
 
-/** Whether a project may be placed on the host that was chosen, which may be drained or removed meanwhile. */
+/** Returns whether a project may be placed on the host that was chosen, which may be drained or removed meanwhile. */
 export const acceptsProjects = (hostId: string): SQL => isThere(hosts, and(isHost(hostId), takesProjects));
 
-/** Of `placed`: it has a place on the host, or will have, because it moves there. */
+/** SQL condition of `placed`: the project has a place on the host, or moves there. */
 const isPlacedOn = (
   hostId: SQL | string,
   projectId: string,
@@ -187,7 +187,7 @@ const isPlacedOn = (
     select ${moves.projectId} from ${openMoves} where ${moves.toHostId} = ${hostId}))`;
 
 /**
- * Whether the host has fewer projects than its capacity.
+ * Returns whether the host has fewer projects than its capacity.
  * @param hostId a value or a column
  * @param projectId the project that is placed, which does not count; by default one that is not recorded
  */
@@ -195,7 +195,7 @@ export const hasPlaceOn = (hostId: SQL | string, projectId = ''): SQL => sql`coa
   (select host.capacity from ${hosts} as host where host.id = ${hostId}) > (
     select count(*) from ${projects} as placed where ${isPlacedOn(hostId, projectId)}), 1)`;
 
-/** Whether a project moves to or from the host. */
+/** Returns whether a project moves to or from the host. */
 export const isMoving = (hostId: string): SQL =>
   sql`exists (select 1 from ${openMoves} where ${hostId} in (${moves.fromHostId}, ${moves.toHostId}))`;
 
@@ -220,7 +220,7 @@ export function removeHost(db: Database, hostId: string, isOff: boolean): Promis
 }
 
 /**
- * Whether the host's free disk is enough for this quota and for what the host has promised already: the
+ * Returns whether the host's free disk is enough for this quota and for what the host has promised already: the
  * unused part of the quotas of its other projects. True while its free disk is unknown.
  * @param hostId a value or a column
  * @param projectId the project of the quota, whose present quota does not count

@@ -52,7 +52,7 @@ export const Member = z
     },
   });
 
-/** Of a host, as an SQL condition: it serves projects. */
+/** SQL condition of a host: it serves projects. */
 export const isPrimary: SQL = isNull(hosts.standbyOf);
 
 const roleOf = ({ role }: Pick<HostRow, 'role'>): MemberRole => (role === 'closing' ? 'primary' : role);
@@ -61,14 +61,14 @@ const roleOf = ({ role }: Pick<HostRow, 'role'>): MemberRole => (role === 'closi
 export const followsHost = (hostId: string | SQL) =>
   and(eq(hosts.standbyOf, hostId), eq(hosts.role, 'standby'), gt(hosts.generation, 0));
 
-/** Whether the host of a project has a standby that has begun to copy it, as an SQL condition. */
+/** Returns whether the host of a project has a standby that has begun to copy it, as an SQL condition. */
 export const hasStandby = (projectId: string): SQL =>
   isThere(
     hosts,
     followsHost(sql`(select placed.host_id from ${projects} as placed where placed.id = ${projectId})`),
   );
 
-/** What an agent is to know of its host. Null: there is no such host. Reads the newest state. */
+/** Reads the newest record of a host for its agent. Null: there is no such host. */
 export async function readMember(
   env: DatabaseBinding,
   hostId: string,
@@ -157,7 +157,7 @@ export const readState = (env: HostLinks, hostId: string): Promise<MemberState |
   hostCaller(env, hostId)('member.read', {}).catch(() => null);
 
 /**
- * Whether a host can get a standby: it is a primary, and has none.
+ * Returns whether a host can get a standby: it is a primary, and has none.
  * @returns or NOT_FOUND, HOST_NOT_PRIMARY, HOST_HAS_STANDBY
  */
 export async function standbyTarget(
@@ -175,19 +175,19 @@ export async function standbyTarget(
   return other?.is ? fail({ code: 'HOST_HAS_STANDBY' }) : ok(null);
 }
 
-/** Whether a host has another standby than that of this name, or is the successor of one. */
+/** Returns whether a host has another standby than that of this name, or is the successor of one. */
 export const hasOtherStandby = ({ name, standby_of }: { name: string; standby_of: string | null }) =>
   sql<number>`exists (select 1 from ${hosts} as other where other.standby_of = ${standby_of} and other.name <> ${name})`;
 
 /**
- * Whether a host may be removed as far as its standby is concerned.
+ * Returns whether a host may be removed as far as its standby is concerned.
  * @returns a condition
  */
 export const hasNoMembers = (hostId: string): SQL => sql`not ${isThere(hosts, eq(hosts.standbyOf, hostId))}`;
 
 /**
- * Whether a former primary has reported that its servers are stopped. One that was partitioned may serve clients, and would not
- * hear of it any more once its record is removed.
+ * Returns whether a former primary has reported that its servers are stopped. A partitioned one may serve clients, and
+ * learns nothing more once its record is removed.
  */
 export const isSurelyClosed = (hostId: string): SQL =>
   sql`not ${isThere(hosts, and(eq(hosts.id, hostId), eq(hosts.role, 'fenced'), ne(hosts.appliedGeneration, hosts.generation)))}`;

@@ -32,7 +32,7 @@ interface ProjectChange {
   storage_quota_gib?: number | undefined;
   /** Null: none. */
   snapshot_schedule?: SnapshotSchedule | null | undefined;
-  /** Of the branches without a limit of their own. */
+  /** Connection attempts per minute of the branches without a limit of their own. */
   connection_attempts_per_minute?: number | undefined;
   masked_only?: boolean | undefined;
   /** Only with `masked_only`. */
@@ -41,7 +41,7 @@ interface ProjectChange {
   durability?: Durability | undefined;
 }
 
-/** Whose passwords are replaced when members are to get masked data only: applications may use those of main. */
+/** The branches whose passwords are replaced when members are to get masked data only: applications may use those of main. */
 export const UNMASKED_ROTATIONS = ['all', 'all_but_main'] as const;
 export type UnmaskedRotation = (typeof UNMASKED_ROTATIONS)[number];
 
@@ -80,7 +80,7 @@ export const unmaskedBranches = (db: Database, projectId: string) =>
     .from(projectBranches)
     .where(unmaskedOf(projectId));
 
-/** Those of them whose passwords a rotation replaces. */
+/** The branches whose passwords a rotation replaces. */
 export const rotatedOf = <T extends { isDefault: boolean }>(
   branches: readonly T[],
   which: UnmaskedRotation,

@@ -86,7 +86,7 @@ export async function reserveProject(
   throw new Error(`no free app key was found for project ${request.projectId}`);
 }
 
-/** What the reservation depends on, as conditions of its batch. They do not see the project itself. */
+/** The conditions of the reservation's batch. They do not see the project itself. */
 function conditionsOf(
   { actor: { userId, tenantId }, requestedAppKey, env, projectId }: ProjectRequest,
   main: BranchRow,
@@ -106,7 +106,7 @@ function conditionsOf(
   const database = and(
     ne(projectBranches.projectId, projectId),
     eq(projectBranches.databaseName, main.databaseName),
-    // As its index has it: with bound values SQLite would read the whole table.
+    // The condition is literal, as in its index: with bound values SQLite would read the whole table.
     sql`${projectBranches.status} not in ('deleted', 'failed')`,
   );
   return {

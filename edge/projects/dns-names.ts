@@ -107,7 +107,7 @@ class DnsNames {
   }
 }
 
-/** Whether projects get names: the settings have a domain, and a zone with its token. */
+/** Returns whether projects get names: the settings have a domain, and a zone with its token. */
 export const givesNames = (settings: NameSettings): boolean => dnsNamesOf(settings) !== null;
 
 function dnsNamesOf(settings: NameSettings): DnsNames | null {
@@ -128,7 +128,7 @@ export const addressOf = (
     ? dnsName
     : dbHost;
 
-/** Whether the connection URLs of a project differ between the two hosts of a move, one of which may be gone. */
+/** Returns whether the connection URLs of a project differ between the two hosts of a move, one of which may be gone. */
 export function urlsChange(
   settings: Pick<Settings, 'DB_DOMAIN'>,
   project: Pick<ProjectRow, 'dnsName'>,
@@ -138,12 +138,12 @@ export function urlsChange(
   return rows.length < 2 ? project.dnsName === null : new Set(places.map(String)).size > 1;
 }
 
-/** Whether clients that verify a name of the domain can connect to the host. */
+/** Returns whether clients that verify a name of the domain can connect to the host. */
 const isCovered = (description: HostRow['description'], domain: string): boolean =>
   description?.certificate_names?.includes(wildcardOf(domain)) ?? false;
 
 /**
- * Whether the project has a name in the domain or can get one. A name that it has follows it to any host, because URLs
+ * Returns whether the project has a name in the domain or can get one. A name that it has follows it to any host, because URLs
  * with that name are in use.
  */
 const isNamed = (

@@ -83,7 +83,7 @@ export const Project = z
   })
   .meta({ id: 'Project' });
 
-/** As the record of one project shows it. */
+/** The columns of one project's record. */
 export const ProjectDetails = Project.extend({
   spares_state: SparesState.nullable().meta({
     description:

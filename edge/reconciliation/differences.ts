@@ -58,7 +58,7 @@ export interface Differences {
   toWake: string[];
 }
 
-/** What a move has left is dropped after this time, whatever the other host says. */
+/** After this time the leftovers of a move are dropped, whatever the other host reports. */
 const KEPT_AT_MOST_MS = 30 * KEPT_MS;
 
 /** Statuses in which a branch can have a database. A project under deletion has a job that drops them. */
@@ -115,7 +115,7 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
       .select({ projectId: jobs.projectId, branchId: jobs.branchId, input: jobs.input })
       .from(jobs)
       .where(and(eq(jobs.hostId, hostId), isOpenJob)),
-    // Its job is the former host's.
+    // The job belongs to the former host.
     db
       .select({ projectId: moves.projectId })
       .from(moves)
@@ -171,7 +171,7 @@ export function differencesBetween(
   const known = new Set(
     records.branches.filter(({ id, status }) => status !== 'failed' || ready.has(id)).map(({ id }) => id),
   );
-  // What was not listed was as recorded when the host was read, so a job has deleted it since. Nothing is
+  // A database that was not listed was as recorded when the host was read, so a job has deleted it since. Nothing is
   // dropped without the job that made it: a restored branch has the same id.
   const isOrphan = ({ branch_id, made_by }: HostedBranch) =>
     made_by !== null && !known.has(branch_id) && !branchesInWork.has(branch_id);

@@ -21,7 +21,7 @@ import { readSettings } from '../settings.ts';
 
 type DrainEnv = DatabaseBinding & HostLinks & Coordinators;
 
-/** They pass: the project is tried again. */
+/** Failures that pass: the project is tried again. */
 const PASSING: readonly FailureCode[] = [
   'PROJECT_BUSY',
   'PROJECT_MOVING',

@@ -23,15 +23,15 @@ export interface InventoryReading {
   /** Logins that had changed themselves. */
   restored_logins: MethodResult<'inventory.digest'>['restored_logins'];
   /**
-   * What the host holds. Groups of projects that are as expected are not moved: they hold what was expected.
+   * Reads the inventory of the host. Groups of projects that are as expected are not transferred: they hold what was expected.
    * @param readExpected called after the host was read
    */
   complete: (readExpected: () => Promise<Expected>) => Promise<Inventory>;
-  /** What the host holds of these projects, and perhaps of others. */
+  /** The inventory of these projects, and perhaps of others. */
   list: (projectIds: readonly string[]) => Promise<Inventory>;
 }
 
-/** What a host without differences holds, by the records. */
+/** The inventory of a host without differences, by the records. */
 export type Expected = Pick<Holdings, 'projects' | 'snapshots'> & {
   branches: (Compared['branches'][number] & { database: string; made_by: null })[];
 };
@@ -101,7 +101,7 @@ async function listGroups(callHost: CallHost, groups: string[]): Promise<Holding
   return listed;
 }
 
-/** What the host holds if it does not differ from the records; open jobs make differences. */
+/** The inventory of a host that does not differ from the records; open jobs make differences. */
 export async function readExpected(db: Database, hostId: string): Promise<Expected> {
   const onHost = eq(projects.hostId, hostId);
   const [projectRows, branches, taken] = await db.batch([

@@ -169,7 +169,7 @@ async function settle(hostId: string, work: Promise<unknown>[]): Promise<boolean
   return outcomes.every((outcome) => outcome.status === 'fulfilled' && outcome.value !== false);
 }
 
-/** What the host does not report stays as it was. */
+/** Columns that the host does not report stay as they were. */
 async function recordState(
   db: Database,
   hostId: string,

@@ -119,7 +119,7 @@ async function markMissing(
   };
   const missing = missingIn(first, records);
   if (missing.length === 0) return true;
-  // One that was completed since the first inventory is not missing.
+  // A snapshot that was completed since the first inventory is not missing.
   const second = await openInventory(callHost);
   if (second.system_identifier !== first.system_identifier) return false;
   const present = await second.list(missing.map(({ projectId }) => projectId));
@@ -132,7 +132,7 @@ async function markMissing(
     // The host may have a remainder of it.
     if (isRemoved) await dropSnapshot(callHost, about);
   }
-  // What has changed on the host since the first inventory was not compared.
+  // Snapshots that have changed on the host since the first inventory were not compared.
   return false;
 }
 
