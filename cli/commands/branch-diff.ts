@@ -22,7 +22,8 @@ interface DiffOptions {
   cancel?: true;
 }
 
-function printDifference(command: Command, difference: Difference): void {
+/** What differs, in rows and in schemas. */
+export function printDifference(command: Command, difference: Omit<Difference, 'against'>): void {
   if (isJson(command)) {
     printRecord(command, difference);
     return;

@@ -1,10 +1,12 @@
 import { Command } from 'commander';
+import { resetPreviewOf } from '../../client/difference.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readDuration, readPastTime } from '../option-values.ts';
 import { printRecord, say } from '../output.ts';
 import { branchPath, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
+import { printDifference } from './branch-diff.ts';
 import { TIMEOUT, waitOf } from './project.ts';
 import { findSnapshot } from './snapshot.ts';
 
@@ -16,6 +18,7 @@ const PARENT = 'parent';
 interface ResetOptions {
   to: string;
   at?: string;
+  preview?: true;
   ttl?: number;
   confirm?: string;
   timeout?: number;
@@ -29,6 +32,7 @@ const reset = () =>
     .argument('<branch>', 'name or ID')
     .option('--to <snapshot>', 'a snapshot by name or ID, or `parent`', PARENT)
     .option('--at <time>', 'what the branch itself held then: `10 minutes ago`, or ISO 8601', readPastTime)
+    .option('--preview', 'only show which rows a reset to --at would change')
     .option('--ttl <duration>', 'a new life too, for instance 2h', readDuration)
     .option('--confirm <branch>', 'the name of the branch again, if it is protected')
     .option(...TIMEOUT)
@@ -38,6 +42,16 @@ const reset = () =>
       const { at } = options;
       if (at !== undefined && options.to !== PARENT)
         throw new CommandError('usage', '--at and --to exclude each other.');
+      if (options.preview) {
+        if (at === undefined) throw new CommandError('usage', '--preview needs --at.');
+        const preview = await withProgress(`Recovering ${branch} as of ${at}`, (onProgress) =>
+          resetPreviewOf(session.client, path, { at }, { onProgress }),
+        );
+        say(
+          'A reset loses the inserted rows, brings the deleted ones back, and gives the updated ones their former values.',
+        );
+        return printDifference(command, preview);
+      }
       const to =
         options.to === PARENT ? PARENT : (await findSnapshot(session, path.project_id, options.to)).id;
       const body = {

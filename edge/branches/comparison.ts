@@ -5,7 +5,7 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Actor, Comparison } from '../database/column-types.ts';
-import { isNamed, OPEN_STATUSES, onActiveBranch } from '../database/conditions.ts';
+import { isNamed, isUnmoving, OPEN_STATUSES, onActiveBranch } from '../database/conditions.ts';
 import { type Database, firstRow, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { differences } from '../database/history-schema.ts';
@@ -20,9 +20,21 @@ import {
 import { HostCallError } from '../hosts/host-client.ts';
 import { isCancelled } from '../jobs/cancel-job.ts';
 import { newJob } from '../jobs/job-store.ts';
-import { ABANDON_AFTER_MS, JobCancelledError, saga } from '../jobs/saga.ts';
+import { ABANDON_AFTER_MS, JobCancelledError, type SagaContext, saga } from '../jobs/saga.ts';
 import { missing } from '../missing.ts';
 import { branchesOf, referencedBranch, referencedBranchId } from './branch-reference.ts';
+import type { CloneSource } from './clone-source.ts';
+import {
+  DISCARDING,
+  dropSource,
+  forgetSource,
+  isMasked,
+  makeSource,
+  patienceOf,
+  preparedInput,
+  preparedStatements,
+  RECOVERING,
+} from './prepared-source.ts';
 import { snapshotsOf } from './snapshot.ts';
 
 /** A comparison that took longer than a job may is not tried again. */
@@ -60,12 +72,17 @@ export async function openComparison(
  */
 export async function reserveComparison(
   db: Database,
-  { jobId, branch, comparison, hostId, actor }: ComparisonRequest,
+  { jobId, branch, comparison, source, hostId, actor }: ComparisonRequest,
   now: Date,
 ): Promise<Result<JobRow, Failure>> {
   const { projectId } = branch;
   const about = { id: jobId, projectId, hostId, actor };
-  const job = newJob('branch.diff', { branchId: branch.id, comparison }, about, now);
+  const job = newJob(
+    'branch.diff',
+    { branchId: branch.id, comparison, ...(source && preparedInput(source)) },
+    about,
+    now,
+  );
   const isOpen = isOpenIn(projectId);
   const written = await guardedWrite(db, {
     decides: [jobs, job],
@@ -73,8 +90,10 @@ export async function reserveComparison(
       ...onActiveBranch(branch, actor.tenantId),
       isNamed(branch.id),
       ...('branchId' in comparison.against ? [isNamed(comparison.against.branchId)] : []),
+      ...(source ? [isUnmoving(projectId)] : []),
       [sql`not ${isThere(jobs, isOpen)}`, 'PROJECT_BUSY'],
     ],
+    rest: (isWritten) => (source ? preparedStatements(db, source, jobId, isWritten, now) : []),
   });
   if (written.ok) return ok(job);
   const open = written.failure.code === 'PROJECT_BUSY' && (await openComparison(db, branch, comparison));
@@ -87,13 +106,29 @@ interface Comparing {
   result: MethodResult<'branch.diff'> | null;
 }
 
-/** Compares two databases and keeps the result. Nothing is to be undone. */
+const stopUnlessWanted = async ({ db, job }: Pick<SagaContext, 'db' | 'job'>) => {
+  if (await isCancelled(db, job.id)) throw new JobCancelledError();
+};
+
+/** Compares two databases and keeps the result. An earlier time is recovered first, and dropped afterwards. */
 export const compareBranchJob = saga<'branch.diff', Comparing>({
   steps: [
+    [RECOVERING],
+    [
+      {
+        name: 'mask',
+        when: isMasked,
+        run: async (context) => {
+          await stopUnlessWanted(context);
+          await makeSource(context);
+        },
+      },
+    ],
     [
       {
         name: 'compare',
-        run: async ({ db, job, callHost }, subject) => {
+        run: async (context, subject) => {
+          const { job, callHost } = context;
           const { branch, against } = subject;
           const { rows, schema } = job.input.comparison;
           const sides = { branch_id: branch.id, database: branch.databaseName, against };
@@ -105,20 +140,20 @@ export const compareBranchJob = saga<'branch.diff', Comparing>({
             schema,
             within: WITHIN_MS,
           };
-          const stopUnlessWanted = async () => {
-            if (await isCancelled(db, job.id)) throw new JobCancelledError();
-          };
-          await stopUnlessWanted();
+          await stopUnlessWanted(context);
           const result = await callHost('branch.diff', call);
-          await stopUnlessWanted();
+          await stopUnlessWanted(context);
           if (!result.complete) throw new HostCallError('TIME_LIMIT_REACHED', 'the comparison took too long');
           subject.result = result;
         },
       },
     ],
+    [DISCARDING],
   ],
+  patience: patienceOf,
   load: async ({ db, job }) => {
-    const { against } = job.input.comparison;
+    const { comparison, prepared } = job.input;
+    const { against } = comparison;
     const active = (id: string) =>
       db
         .select()
@@ -137,6 +172,7 @@ export const compareBranchJob = saga<'branch.diff', Comparing>({
           ),
         ),
     ]);
+    if (branch && prepared) return { branch, against: { snapshot_id: prepared.snapshotId }, result: null };
     if (branch && other)
       return { branch, against: { branch_id: other.id, database: other.databaseName }, result: null };
     return branch && snapshot ? { branch, against: { snapshot_id: snapshot.id }, result: null } : null;
@@ -158,8 +194,9 @@ export const compareBranchJob = saga<'branch.diff', Comparing>({
             .onConflictDoNothing(),
         ]
       : []),
+    ...forgetSource({ db, job }),
   ],
-  undo: { run: async () => {}, record: () => [] },
+  undo: { run: dropSource, record: forgetSource },
 });
 
 /** What a branch is compared with. */
@@ -231,6 +268,8 @@ export interface ComparisonRequest {
   jobId: string;
   branch: BranchRow;
   comparison: Comparison;
+  /** With what is to be recovered, for a comparison with an earlier time. */
+  source?: CloneSource;
   hostId: string;
   actor: Actor;
 }

@@ -30,7 +30,7 @@ import {
 } from '../jobs/saga.ts';
 import { noPolicy, policyOfVersion, readMasking } from '../masking/policy.ts';
 import { FULL_CONTENT } from './branch.ts';
-import { BUSY_WAIT_MS, type CloneSource } from './clone-source.ts';
+import { BUSY_WAIT_MS, type CloneSource, ofBranch } from './clone-source.ts';
 import { newSnapshot } from './snapshot.ts';
 
 /**
@@ -39,7 +39,7 @@ import { newSnapshot } from './snapshot.ts';
  */
 
 /** The kinds of jobs that can begin with one. */
-type PreparingKind = 'branch.create' | 'branch.reset';
+type PreparingKind = 'branch.create' | 'branch.reset' | 'branch.diff';
 type Context = SagaContext<PreparingKind>;
 
 const preparedOf = (job: Pick<JobRow, 'input'>): PreparedSource | undefined =>
@@ -103,6 +103,15 @@ export function withData(
     prepared: { ...about, ...(recovery && { recovery }), madeBy: jobId, branchId: branch.id, of: branch },
   });
 }
+
+/**
+ * What the branch itself held at an earlier time, with the data that it may have. What was emptied would be emptied of what its
+ * users have written since, so that is recovered in full.
+ */
+export const ofEarlier = (branch: BranchRow, at: Moment, version: number | undefined, jobId: string) => {
+  const { data, keepTables } = branch.data === 'none' ? FULL_CONTENT : branch;
+  return withData(branch, ofBranch(branch), { data, keepTables, at }, version, jobId);
+};
 
 const isOf = (snapshotId: SQL | string) =>
   sql`json_extract(${jobs.input}, '$.prepared.snapshotId') = ${snapshotId}`;

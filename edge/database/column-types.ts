@@ -30,9 +30,9 @@ export type StoredBlock = Omit<BranchBlock, 'branch_id'>;
 export const BRANCH_HOLDS = ['import', 'following'] as const;
 export type BranchHold = (typeof BRANCH_HOLDS)[number];
 
-/** What is compared with a branch: another one, or a snapshot. */
+/** What is compared with a branch: another one, a snapshot, or itself as it was `at` a time. */
 export interface Comparison {
-  against: { branchId: string } | { snapshotId: string };
+  against: { branchId: string } | { snapshotId: string } | { at: Moment };
   rows: boolean;
   schema: boolean;
 }
@@ -117,7 +117,8 @@ export interface JobSubjects {
   'branch.restore': OneBranch & OneSnapshot;
   /** With the names before, which nobody else can take meanwhile. */
   'branch.rename': OneBranch & { former: { name: string; database: string } };
-  'branch.diff': OneBranch & { comparison: Comparison };
+  /** With the snapshot that is recovered, if it compares with an earlier time. */
+  'branch.diff': OneBranch & { comparison: Comparison; prepared?: PreparedSource };
   /** Its id is that of the trial on the host. */
   'branch.try': OneBranch & { tried: Tried };
   'branch.import': OneBranch & OneSnapshot & Copied;

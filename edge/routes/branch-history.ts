@@ -2,12 +2,12 @@ import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { BranchName } from '../../shared/branch/branch-name.ts';
 import { lifeOf, TtlSeconds } from '../../shared/branch/lifespan.ts';
-import { Branch, BranchReset, checkResetTo, FULL_CONTENT, toResetResponse } from '../branches/branch.ts';
+import { Branch, BranchReset, checkResetTo, toResetResponse } from '../branches/branch.ts';
 import { knownBranchesOf } from '../branches/branch-reference.ts';
 import { checkDatabaseNames, checkPastTime, PastTime } from '../branches/branch-request.ts';
 import { checkConfirmation } from '../branches/branch-settings.ts';
 import { ofBranch, ofSnapshot } from '../branches/clone-source.ts';
-import { withData } from '../branches/prepared-source.ts';
+import { ofEarlier, withData } from '../branches/prepared-source.ts';
 import { keptBranch } from '../branches/restore-branch.ts';
 import { cloneableSnapshot } from '../branches/snapshot.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
@@ -119,14 +119,15 @@ router.openapi(
             .from(projectBranches)
             .where(and(knownBranchesOf(project.id, principal), eq(projectBranches.id, branch.parentBranchId)))
         : [];
-    const [origin] = to === TIME ? [branch] : parents;
+    const [origin] = parents;
     if (to === PARENT && !origin) throw new ApiError('SOURCE_NOT_ACTIVE');
     const jobId = crypto.randomUUID();
-    // What was emptied would be emptied of what its users have written since.
-    const { data, keepTables } = to === TIME && branch.data === 'none' ? FULL_CONTENT : branch;
-    const source = origin
-      ? unwrap(withData(origin, ofBranch(origin), { data, keepTables, at }, policy?.version, jobId))
-      : ofSnapshot(found(snapshots), true);
+    const source =
+      at !== undefined
+        ? unwrap(ofEarlier(branch, at, policy?.version, jobId))
+        : origin
+          ? unwrap(withData(origin, ofBranch(origin), branch, policy?.version, jobId))
+          : ofSnapshot(found(snapshots), true);
     requireData(c, project, source.content);
     unwrap(checkResetTo(project, branch, source.content));
     const outcome = await coordinatorOf(c.env, project.id).resetBranch(

@@ -8,6 +8,7 @@ import {
 } from '../../shared/protocol/difference-operations.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { type Cell, Column } from '../../shared/protocol/tables.ts';
+import { checkPastTime, PastTime } from '../branches/branch-request.ts';
 import {
   isComparison,
   type OtherSide,
@@ -17,6 +18,7 @@ import {
   otherSideQueries,
   referenceOf,
 } from '../branches/comparison.ts';
+import { ofEarlier } from '../branches/prepared-source.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Comparison } from '../database/column-types.ts';
 import { differences } from '../database/history-schema.ts';
@@ -25,6 +27,7 @@ import { ApiError, found, unwrap } from '../errors.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { CANCELLED, publicFailure } from '../jobs/saga.ts';
 import { repeatIfLost } from '../lost-object.ts';
+import { currentVersion } from '../masking/policy.ts';
 import { missing } from '../missing.ts';
 import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { operation, operations, response } from '../pipeline/operation.ts';
@@ -77,6 +80,11 @@ const ChangedRows = z
     next_cursor: z.string().nullable(),
   })
   .meta({ id: 'RowDifferencePage' });
+
+/** What a reset to an earlier time would change. */
+const ResetPreview = Difference.omit({ against: true })
+  .extend({ at: z.string().meta({ example: '2026-11-23T10:15:00.000000Z' }) })
+  .meta({ id: 'ResetPreview' });
 
 const toAgainst = ({ branch, snapshot }: OtherSide): z.output<typeof AgainstField> =>
   branch
@@ -161,6 +169,8 @@ const RowsOfTableQuery = RowsQuery.extend({
   cursor: Cursor.optional(),
 });
 
+const PreviewQuery = DiffQuery.omit({ against: true }).extend({ at: PastTime });
+
 const FAILURES = [...HOST_FAILURES, 'PROJECT_NOT_ACTIVE', 'SOURCE_NOT_ACTIVE'] as const;
 
 /** Both sides, read in one trip, with a function that calls their host. @throws ApiError */
@@ -216,6 +226,51 @@ router.openapi(
     const job = await repeatIfLost(() =>
       coordinatorOf(c.env, project.id).compareBranch({ jobId: crypto.randomUUID(), ...about }),
     );
+    return c.json(toJobResponse(unwrap(job)), 202);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    gives: 'record',
+    operationId: 'previewReset',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/reset/preview',
+    summary: 'Show what a reset to an earlier time would change',
+    description:
+      'Recovers what the branch held at the time, compares the branch with it, and drops it. `inserted` rows would be lost, `deleted` rows would come back, and `updated` rows would get their former values. It takes as long as the recovery, so it is a job: repeat the request with its id as `job_id`. `DELETE …/diff` cancels it.',
+    tags,
+    request: { params: BranchRefParams, query: PreviewQuery },
+    responses: { 200: response('What would change.', ResetPreview), 202: PENDING },
+    failures: [
+      ...FAILURES,
+      'PROJECT_MOVING',
+      'MASKING_INCOMPLETE',
+      'TIME_NOT_RECOVERABLE',
+      'SOURCE_UNSUITABLE',
+    ],
+  }),
+  async (c) => {
+    const params = c.req.valid('param');
+    const { at, rows, schema, job_id: known } = c.req.valid('query');
+    const [project, branch, [policy]] = await inBranch(c, params, (db) => [
+      currentVersion(db, params.project_id),
+    ]);
+    const comparison: Comparison = { against: { at }, rows, schema };
+    const jobId = crypto.randomUUID();
+    const source = unwrap(ofEarlier(branch, at, policy?.version, jobId));
+    requireData(c, project, source.content);
+    if (known !== undefined) {
+      const done = await resultOf(c, branch, comparison, known);
+      if ('job' in done) return c.json(toJobResponse(done.job), 202);
+      const { method, rows, schema } = done.result;
+      return c.json({ at, method, rows, schema }, 200);
+    }
+    usableBranch(c, project, branch, 'read');
+    unwrap(checkPastTime(at, project, branch, new Date()));
+    const about = { branch, comparison, source, hostId: project.hostId, actor: actorOf(c) };
+    const job = await repeatIfLost(() => coordinatorOf(c.env, project.id).compareBranch({ jobId, ...about }));
     return c.json(toJobResponse(unwrap(job)), 202);
   },
 );

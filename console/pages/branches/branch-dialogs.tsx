@@ -1,11 +1,15 @@
-import { useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
+import type { Schemas } from '../../../client/client.ts';
+import { resetPreviewOf } from '../../../client/difference.ts';
 import { dataOf } from '../../../client/response-error.ts';
-import { bytes, plural } from '../../../shared/format.ts';
+import { bytes, dateTime, plural } from '../../../shared/format.ts';
 import { snapshotLabel } from '../../components/branch.tsx';
+import { Button } from '../../components/button.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
-import { announce, Note } from '../../components/feedback.tsx';
+import { announce, ErrorNote, Note } from '../../components/feedback.tsx';
 import { Check, Choice, Field, SelectField } from '../../components/field.tsx';
+import { ListTable } from '../../components/list-table.tsx';
 import { api, gateway } from '../../data/gateway.ts';
 import { queryClient, refresh } from '../../data/query-client.ts';
 import {
@@ -275,6 +279,7 @@ function SettingsDialog({ projectId, branch, onClose }: Omit<ResetProps, 'snapsh
 }
 
 const PARENT = 'parent';
+const TIME = 'time';
 const RESET = '/api/v1/projects/{project_id}/branches/{branch_ref}/reset';
 
 interface ResetProps {
@@ -285,11 +290,43 @@ interface ResetProps {
   onClose: () => void;
 }
 
-/** Gives a branch the content of its parent or of a snapshot. */
+/** What a reset to an earlier time would change, by table. */
+function ResetPreview({ rows }: { rows: Schemas['ResetPreview']['rows'] }) {
+  const unknown = rows?.not_compared.length ?? 0;
+  return (
+    <>
+      {rows?.tables.length ? (
+        <ListTable columns={['Table', 'Lost', 'Changed back', 'Brought back']} hasActions={false}>
+          {rows.tables.map(({ schema, name, inserted, updated, deleted }) => (
+            <tr key={`${schema}.${name}`}>
+              <td className="mono">
+                {schema}.{name}
+              </td>
+              <td>{inserted}</td>
+              <td>{updated}</td>
+              <td>{deleted}</td>
+            </tr>
+          ))}
+        </ListTable>
+      ) : (
+        <Note>No row that was compared differs from then.</Note>
+      )}
+      {unknown > 0 && <Note tone="warn">{plural(unknown, 'table was', 'tables were')} not compared.</Note>}
+    </>
+  );
+}
+
+/** Gives a branch the content of its parent, of a snapshot or of an earlier time, whose difference it shows first. */
 export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetProps) {
   const branches = useQuery(branchesQuery(projectId)).data ?? [];
   const snapshots = useQuery(snapshotsQuery(projectId)).data ?? [];
+  const recoverable = useQuery(projectQuery(projectId)).data?.recoverable ?? null;
   const [chosen, setChosen] = useState(snapshotId ?? null);
+  const [at, setAt] = useState('');
+  const moment = at === '' ? '' : new Date(at).toISOString();
+  const preview = useMutation({
+    mutationFn: () => resetPreviewOf(gateway, inBranch(projectId, branch.id).path, { at: moment }),
+  });
   const nameOf = (id: string) => branches.find((each) => each.id === id)?.branch_name;
   const parent = branch.parent_branch_id === null ? undefined : nameOf(branch.parent_branch_id);
   const sources = [
@@ -297,19 +334,21 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetPro
     ...snapshots.map(
       (snapshot) => [snapshot.id, snapshotLabel(snapshot, nameOf(snapshot.branch_id))] as const,
     ),
+    ...(recoverable ? [[TIME, 'an earlier time'] as const] : []),
   ];
   // A snapshot that was chosen may be gone: nothing takes its place.
   const to = chosen === null ? sources[0]?.[0] : sources.find(([id]) => id === chosen)?.[0];
   const isGuarded = branch.protected || branch.is_default;
+  const source = to === TIME ? { to: to as typeof TIME, at: moment } : { to: to ?? PARENT };
   return (
     <ActionDialog
       title={`Reset ${branch.branch_name}?`}
       action="Reset"
       isDangerous
-      isReady={to !== undefined}
+      isReady={to !== undefined && (to !== TIME || preview.isSuccess)}
       typed={isGuarded ? [branch.branch_name] : []}
       run={(onProgress) => {
-        const body = { to: to ?? PARENT, ...(isGuarded && { confirm: branch.branch_name }) };
+        const body = { ...source, ...(isGuarded && { confirm: branch.branch_name }) };
         const params = { ...inBranch(projectId, branch.id), ...AT_ONCE };
         return gateway.create(RESET, { params, body }, { onProgress });
       }}
@@ -322,7 +361,9 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetPro
         announce(`${branch.branch_name} is reset.${kept ?? ''}`);
       }}
       onClose={onClose}
-      command={(project) => COMMANDS.resetBranch(project, branch.branch_name, to ?? PARENT, isGuarded)}
+      command={(project) =>
+        COMMANDS.resetBranch(project, branch.branch_name, to ?? PARENT, isGuarded, to === TIME ? moment : '')
+      }
     >
       {sources.length === 0 ? (
         <Note>There is nothing to reset to: the branch has no parent, and the project no snapshot.</Note>
@@ -338,6 +379,26 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: ResetPro
             </option>
           ))}
         </SelectField>
+      )}
+      {to === TIME && recoverable && (
+        <>
+          <Field
+            label="As it was at"
+            type="datetime-local"
+            step={1}
+            value={at}
+            onChange={({ target }) => {
+              setAt(target.value);
+              preview.reset();
+            }}
+            hint={`Any second since ${dateTime(recoverable.from)}.`}
+          />
+          <Button onClick={() => preview.mutate()} disabled={at === ''} busy={preview.isPending}>
+            Show what would be lost
+          </Button>
+          {preview.data && <ResetPreview rows={preview.data.rows} />}
+          {preview.isError && <ErrorNote error={preview.error} />}
+        </>
       )}
       <p>
         URLs, passwords and rules stay, and sessions end. What the branch holds now is kept as a snapshot for
