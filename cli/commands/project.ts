@@ -274,12 +274,12 @@ export function projectCommand(): Command {
       const { yes = false } = command.optsWithGlobals<{ yes?: boolean }>();
       await confirm(`Delete ${project} and all its databases?`, { yes });
       const job = await dataOf(session.client.api.DELETE(PROJECT, { params: { path } }));
-      printRecord(command, await session.client.waitForJob(job.id, waitOf(options)), [
-        'id',
-        'kind',
-        'status',
-      ]);
-      say(`${project} is deleted.`);
+      const ended = await session.client.waitForJob(job.id, waitOf(options));
+      const { recoverable_until } = job;
+      printRecord(command, { ...ended, recoverable_until }, ['id', 'kind', 'status', 'recoverable_until']);
+      say(
+        `${project} is deleted.${recoverable_until === null ? '' : ` The copies and the log of its host have its data until ${recoverable_until}, and no request recovers it.`}`,
+      );
     });
 
   return group;

@@ -322,6 +322,10 @@ export const BranchDeletion = z
   })
   .meta({ id: 'BranchDeletion' });
 
+/** Until when a host that keeps the past for so many hours has what was deleted; null: it keeps none. */
+export const recoverableUntil = (deletedAt: Date, pastHours: number | null): string | null =>
+  pastHours === null ? null : new Date(deletedAt.getTime() + 3_600_000 * pastHours).toISOString();
+
 /** @param restorableUntil null: the deletion is final */
 export const toDeletionResponse = (
   { id, deletedAt }: BranchRow,
@@ -334,10 +338,7 @@ export const toDeletionResponse = (
   deleted_at: (deletedAt ?? job.createdAt).toISOString(),
   job_id: job.id,
   restorable_until: restorableUntil?.toISOString() ?? null,
-  recoverable_until:
-    restorableUntil === null && pastHours !== null
-      ? new Date(job.createdAt.getTime() + 3_600_000 * pastHours).toISOString()
-      : null,
+  recoverable_until: restorableUntil === null ? recoverableUntil(job.createdAt, pastHours) : null,
 });
 
 /**

@@ -15,6 +15,7 @@ import {
   StorageQuotaGib,
 } from '../../shared/project/storage-quota.ts';
 import { DURABILITIES } from '../../shared/protocol/durability.ts';
+import { recoverableUntil } from '../branches/branch.ts';
 import { attemptsWithin, recoverableOf } from '../branches/branch-request.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import type { Database } from '../database/database.ts';
@@ -444,6 +445,13 @@ router.openapi(
   async (c) => c.json(await changed(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
 );
 
+const ProjectDeletion = Job.extend({
+  recoverable_until: z.iso.datetime().nullable().meta({
+    description:
+      'Until when its data is in the copies and the log from which the database host recovers other projects. No request recovers this one. Null: the host keeps no past.',
+  }),
+}).meta({ id: 'ProjectDeletion' });
+
 router.openapi(
   operation({
     access: 'project.change',
@@ -453,7 +461,9 @@ router.openapi(
     summary: 'Delete a project and all its databases',
     tags,
     request: { params: ProjectParams },
-    responses: { 202: response('The job that drops the databases and logins of the project.', Job) },
+    responses: {
+      202: response('The job that drops the databases and logins of the project.', ProjectDeletion),
+    },
     failures: ['PROJECT_NOT_ACTIVE'],
   }),
   async (c) => {
@@ -465,7 +475,9 @@ router.openapi(
       hostId: project.hostId,
       actor: actorOf(c),
     });
-    return c.json(toJobResponse(unwrap(deleted)), 202);
+    const job = toJobResponse(unwrap(deleted));
+    const until = recoverableUntil(new Date(job.created_at), project.pastHours);
+    return c.json({ ...job, recoverable_until: until }, 202);
   },
 );
 

@@ -10,6 +10,7 @@ import type { Principal } from '../authentication/principal.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import type { Actor, StoredBlock } from '../database/column-types.ts';
 import type { Database, Statement } from '../database/database.ts';
+import { KEPT_MS, moves } from '../database/move-schema.ts';
 import { projectMembers } from '../database/people-schema.ts';
 import {
   auditEvents,
@@ -81,10 +82,15 @@ const hold = sql<BranchRow['hold']>`(select max(hold) from ${projectBranches} ${
 /** With a name of its own, because a batch on D1 returns only one of two columns with the same name. */
 const hostName = sql<string>`${hosts.name}`.as('host_name');
 
-/** The earliest time to which its host can recover, as last reported; a move and the project itself may be younger. */
-const recoverableFrom = sql<Moment | null>`json_extract(${hosts.description}, '$.recoverable_from')`.as(
-  'recoverable_from',
-);
+/** When the project came to its host, rounded up; empty unless it has moved. */
+const arrivedAt = sql`coalesce((select strftime('%Y-%m-%dT%H:%M:%S.000000Z', (${moves.keptUntil} - ${KEPT_MS}) / 1000 + 1, 'unixepoch')
+  from ${moves} where ${moves.projectId} = ${projects.id}), '')`;
+
+/** The earliest time to which its host can recover the project, as last reported; the project itself may be younger. */
+const recoverableFrom =
+  sql<Moment | null>`max(json_extract(${hosts.description}, '$.recoverable_from'), ${arrivedAt})`.as(
+    'recoverable_from',
+  );
 
 const pastHours = sql<number | null>`json_extract(${hosts.description}, '$.past_hours')`.as('past_hours');
 

@@ -3,6 +3,7 @@ import { createFileRoute, useNavigate } from '@tanstack/react-router';
 import { type ReactNode, useId, useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { SPARES_WAITS } from '../../../shared/branch/spares-wait.ts';
+import { dateTime } from '../../../shared/format.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
@@ -279,8 +280,10 @@ function DeleteProject({ project, onClose }: { project: Project; onClose: () => 
       run={() =>
         dataOf(api.DELETE('/api/v1/projects/{project_id}', { params: { path: { project_id: project.id } } }))
       }
-      onDone={async () => {
-        announce(`${project.name} is being deleted.`);
+      onDone={async ({ recoverable_until: until }) => {
+        announce(
+          `${project.name} is being deleted.${until === null ? '' : ` The copies of its host have its data until ${dateTime(until)}.`}`,
+        );
         await navigate({ to: '/' });
         refresh(projectsQuery());
       }}
