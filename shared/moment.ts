@@ -6,6 +6,16 @@ export type Moment = z.output<typeof Moment>;
 
 const MICROSECONDS = 6;
 
+/** Since 1970. */
+export const microsecondsOf = (moment: Moment): bigint =>
+  BigInt(Date.parse(moment)) * 1000n + BigInt(moment.slice(-4, -1));
+
+/** @param microseconds since 1970 */
+export const momentAt = (microseconds: bigint): Moment =>
+  new Date(Number(microseconds / 1000n))
+    .toISOString()
+    .replace('Z', `${String(microseconds % 1000n).padStart(3, '0')}Z`);
+
 /**
  * @param text ISO 8601 with an offset and any number of digits after the second; further digits than six are left out
  * @returns null if it is no time

@@ -1,4 +1,4 @@
-import { mkdir, stat, writeFile } from 'node:fs/promises';
+import { mkdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import type { Pool } from '../postgres/connect.ts';
@@ -15,8 +15,10 @@ import {
   keptBytes,
   readBaseCopies,
   removeFolder,
+  SHORTENED,
   usableCopies,
 } from './base-copies.ts';
+import { Bisections } from './bisections.ts';
 import { pastFolders } from './folders.ts';
 import { makeBaseCopy } from './make-base-copy.ts';
 import { recoveryHours } from './recovery-hours.ts';
@@ -38,8 +40,6 @@ const HOUR_MS = 3_600_000;
 const MB = 2 ** 20;
 const LOOK_EVERY_MS = 30_000;
 const MEASURE_EVERY_MS = 600_000;
-/** A file whose time is that of the last copy that was dropped for want of room. */
-const SHORTENED = 'shortened';
 
 /** As `doctor` and the metrics show it. */
 export interface PastState {
@@ -57,11 +57,13 @@ export interface PastState {
 
 export class Past {
   readonly turns = new RecoveryTurns();
+  readonly bisections: Bisections;
   readonly #host: PastHost;
   #measuredAt = Number.NEGATIVE_INFINITY;
 
   constructor(host: PastHost) {
     this.#host = host;
+    this.bisections = new Bisections(host.settings);
   }
 
   get hours(): number {
@@ -82,18 +84,22 @@ export class Past {
 
   async state(): Promise<PastState> {
     const folders = pastFolders(this.#host.settings);
-    const [copies, shortened] = await Promise.all([
-      this.copies(),
-      stat(join(folders.root, SHORTENED)).catch(() => null),
-    ]);
+    const copies = await this.copies();
     const [oldest] = copies;
     return {
       hours: this.hours,
       from: oldest ? new Date(oldest.ended_at) : null,
       copies: copies.length,
       archivedBytes: await archivedBytes(folders),
-      isShortened: shortened !== null && Date.now() - shortened.mtimeMs < this.hours * HOUR_MS,
+      isShortened: await this.isShortened(),
     };
+  }
+
+  /** Whether a copy of the window was dropped for want of room within the last window. */
+  async isShortened(): Promise<boolean> {
+    const { root } = pastFolders(this.#host.settings);
+    const shortened = await stat(join(root, SHORTENED)).catch(() => null);
+    return shortened !== null && Date.now() - shortened.mtimeMs < this.hours * HOUR_MS;
   }
 
   /** @throws as `makeBaseCopy` */
@@ -150,7 +156,6 @@ export class Past {
     const isShort = async () => (await freeBytes(folders.root)) < 2 * settings.MIN_FREE_DISK_MB * MB;
     const shorten = async (reason: string) => {
       if (!(await dropOldest(folders))) return false;
-      await writeFile(join(folders.root, SHORTENED), '', { mode: 0o600 });
       log('past.shortened', { reason });
       return true;
     };

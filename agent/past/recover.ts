@@ -2,7 +2,9 @@ import { mkdir, readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { groupName } from '../../shared/branch/login.ts';
+import { type Moment, momentOf } from '../../shared/moment.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { createClone } from '../cloning/create-clone.ts';
 import { readTenant } from '../postgres/branches.ts';
 import { identifier, inDatabase, literal, PLATFORM_ROLE, type Session } from '../postgres/connect.ts';
@@ -43,6 +45,22 @@ export interface RecoveryHost extends CopyHost {
 
 type RecoverParams = Params<'past.recover'>;
 type Recovered = MethodResult<'past.recover'>;
+/** What is recovered, and to when: `position` of the WAL rather than the time, if there is one. */
+export type Target = Omit<RecoverParams, 'snapshot_id'> & { position?: string };
+
+/** As PostgreSQL writes times of commits: `2026-11-23 10:15:00.123456+00`. */
+const COMMITTED = /(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)\+00$/;
+const committedAt = (line: string): Moment | null => {
+  const [, day, time] = COMMITTED.exec(line) ?? [];
+  return day === undefined ? null : momentOf(`${day}T${time}Z`);
+};
+
+interface Watched {
+  onProgress?: OnProgress | undefined;
+  reached?: (step: RecoveryStep, folder: string) => Promise<void>;
+  /** Ends the recovery before its time. */
+  signal?: AbortSignal;
+}
 
 /** Steps of a recovery, for tests that look at the copy or end the agent there. */
 export const RECOVERY_STEPS = [
@@ -58,10 +76,20 @@ export const RECOVERY_STEPS = [
 export type RecoveryStep = (typeof RECOVERY_STEPS)[number];
 
 /** The time cannot be recovered. */
-class NotRecoverable extends Error {}
+export class NotRecoverable extends Error {}
 
 /** The second server has failed, and would again. The log has the reason. */
-class ServerFailed extends Error {}
+export class ServerFailed extends Error {}
+
+/** The database cannot be copied. */
+export class Unsuitable extends Error {
+  readonly findings: readonly SourceFinding[];
+
+  constructor(findings: readonly SourceFinding[]) {
+    super(findings.map(({ message }) => message).join('; '));
+    this.findings = findings;
+  }
+}
 
 const FAILED = finding(
   'connection',
@@ -79,7 +107,7 @@ export async function recoverDatabase(
   host: RecoveryHost,
   params: RecoverParams,
   onProgress?: OnProgress,
-  reached: (step: RecoveryStep, folder: string) => Promise<void> = async () => {},
+  reached?: Watched['reached'],
 ): Promise<Recovered> {
   const end = await host.past.turns.begin(await readTenant(host.postgres, params.project_id));
   try {
@@ -87,21 +115,55 @@ export async function recoverDatabase(
     return await withLocks(host.sessions, locks, async (session) => {
       const present = await readSnapshotSize(session, params.snapshot_id);
       if (present !== null) return { recovered: { size_bytes: present }, window: NO_WINDOW, findings: [] };
-      await removeLoad(session, params);
-      const recovery = new Recovery(host, session, params, onProgress, reached);
+      const { snapshot_id, ...target } = params;
+      const watched = { onProgress, ...(reached && { reached }) };
       try {
-        return await recovery.run();
+        return await recoverTo(host, session, target, watched, async ({ database, warnings, reach }) => {
+          await closeLoadAsSnapshot(session, { ...params, database });
+          await reach('closed');
+          const size_bytes = (await readSnapshotSize(session, snapshot_id)) ?? 0;
+          return { recovered: { size_bytes }, window: NO_WINDOW, findings: warnings };
+        });
       } catch (error) {
-        if (error instanceof ServerFailed) return { recovered: null, window: NO_WINDOW, findings: [FAILED] };
+        const nothing = { recovered: null, window: NO_WINDOW };
+        if (error instanceof ServerFailed) return { ...nothing, findings: [FAILED] };
+        if (error instanceof Unsuitable) return { ...nothing, findings: [...error.findings] };
         if (!(error instanceof NotRecoverable)) throw error;
         host.log('past.not_recoverable', { job_id: params.job_id, reason: error.message });
         return { recovered: null, window: await windowNow(host), findings: [] };
-      } finally {
-        await recovery.end();
       }
     });
   } finally {
     end();
+  }
+}
+
+/** The recovered database, which only this process may enter. */
+interface Filled {
+  /** Its name at that time. */
+  database: string;
+  warnings: SourceFinding[];
+  reach: (step: RecoveryStep) => Promise<void>;
+}
+
+/**
+ * Recovers a database, and gives it to `finish`. One that it leaves as it is is dropped by the next call for the job, or by
+ * `removeLoad`. The caller has the turn, and the lock of the job.
+ * @throws NotRecoverable, ServerFailed, Unsuitable, HostError
+ */
+export async function recoverTo<T>(
+  host: RecoveryHost,
+  session: Session,
+  target: Target,
+  watched: Watched,
+  finish: (filled: Filled) => Promise<T>,
+): Promise<T> {
+  await removeLoad(session, target);
+  const recovery = new Recovery(host, session, target, watched);
+  try {
+    return await recovery.run(finish);
+  } finally {
+    await recovery.end();
   }
 }
 
@@ -129,7 +191,7 @@ async function removeRecovery(folder: string): Promise<void> {
 class Recovery {
   readonly #host: RecoveryHost;
   readonly #session: Session;
-  readonly #params: RecoverParams;
+  readonly #params: Target;
   readonly #onProgress: OnProgress | undefined;
   readonly #reached: (step: RecoveryStep) => Promise<void>;
   readonly #folders: PastFolders;
@@ -140,9 +202,8 @@ class Recovery {
   constructor(
     host: RecoveryHost,
     session: Session,
-    params: RecoverParams,
-    onProgress: OnProgress | undefined,
-    reached: (step: RecoveryStep, folder: string) => Promise<void>,
+    params: Target,
+    { onProgress, reached = async () => {}, signal }: Watched,
   ) {
     this.#host = host;
     this.#session = session;
@@ -151,10 +212,11 @@ class Recovery {
     this.#folders = pastFolders(host.settings);
     this.#folder = join(this.#folders.recoveries, params.job_id);
     this.#reached = (step) => reached(step, this.#folder);
+    signal?.addEventListener('abort', () => this.#stop.abort(TOO_LONG), { once: true });
   }
 
-  /** @throws NotRecoverable, HostError */
-  async run(): Promise<Recovered> {
+  /** @throws NotRecoverable, ServerFailed, Unsuitable, HostError */
+  async run<T>(finish: (filled: Filled) => Promise<T>): Promise<T> {
     const phases = new CopyPhases();
     const copy = await this.#chooseCopy();
     const last = await this.#archive(copy);
@@ -171,7 +233,7 @@ class Recovery {
     const server = await this.#open(database);
     await this.#reached('opened');
     phases.end('open');
-    const result = await this.#transfer(server, database, phases);
+    const result = await this.#transfer(server, database, phases, finish);
     this.#host.log('past.recovered', { job_id: this.#params.job_id, ms: phases.ms });
     return result;
   }
@@ -214,10 +276,44 @@ class Recovery {
   }
 
   /** Files of other projects are left out where the WAL has whole pages, as what is replayed does not read them then. */
-  async #copyFiles({ name, projects, logs_pages }: BaseCopy): Promise<void> {
+  async #copyFiles(copy: BaseCopy): Promise<void> {
+    const { bisection_id, project_id } = this.#params;
+    const to = join(this.#folder, 'data');
+    const { bisections, method } = this.#host.past;
+    if (bisection_id === undefined) return this.#copyBase(copy, to);
+    const { good, advancedTo } = bisections.probeOf(bisection_id, project_id);
+    const folder = bisections.folderOf(bisection_id);
+    const data = join(folder, 'data');
+    if (copy.ended_at > good) return this.#copyBase(copy, to);
+    // The copy is replayed further, never back.
+    if (advancedTo !== good) {
+      if (advancedTo === null) await this.#copyBase(copy, data);
+      await this.#advance(folder, good);
+      bisections.advanced(bisection_id, good);
+    }
+    await mkdir(this.#folder, { recursive: true, mode: 0o700 });
+    await copyTree(data, to, method);
+  }
+
+  /** Replays the copy of a bisection up to a time, and stops there. */
+  async #advance(folder: string, at: Moment): Promise<void> {
+    const server = await SecondServer.in(this.#host.settings, folder);
+    try {
+      // PostgreSQL does not start without a rule, and accepts nobody before the end of a replay.
+      await server.start({ at, wal: this.#folders.wal, stops: true }, [[PLATFORM_ROLE, PLATFORM_ROLE]]);
+      if (!(await server.hasStopped(this.#stop.signal))) {
+        this.#host.log('past.server_failed', { job_id: this.#params.job_id, lines: server.lines });
+        throw new ServerFailed(`the replay: ${server.lines.at(-1)}`);
+      }
+    } finally {
+      await server.remove();
+      await rm(join(folder, 'sockets'), { force: true });
+    }
+  }
+
+  async #copyBase({ name, projects, logs_pages }: BaseCopy, to: string): Promise<void> {
     const { project_id } = this.#params;
     const from = dataOf(this.#folders, name);
-    const to = join(this.#folder, 'data');
     await mkdir(join(to, 'base'), { recursive: true, mode: 0o700 });
     for (const folder of EMPTY) await mkdir(join(to, folder), { recursive: true, mode: 0o700 });
     const isOthers = (oid: string) =>
@@ -242,19 +338,24 @@ class Recovery {
     const first = segmentNumber(segment, segment_bytes) ?? 0;
     const progress = partOf(this.#onProgress, 0, 0.5);
     let hasEndedEarly = false;
+    const beside: { before: Moment | null; after: Moment | null } = { before: null, after: null };
     const onLine = (line: string) => {
+      if (line.includes('recovery stopping before')) beside.after = committedAt(line);
+      if (line.includes('last completed transaction was at')) beside.before = committedAt(line);
       const [, restored = ''] = /^LOG:\s+restored log file "([0-9A-F]{24})" from archive/.exec(line) ?? [];
       const number = segmentNumber(restored, segment_bytes);
       if (number !== null) progress?.((number - first) / Math.max(1, last - first));
       hasEndedEarly ||= line.includes('recovery ended before configured recovery target was reached');
     };
-    const replay = { at, wal: this.#folders.wal };
+    const replay = { at, position: this.#params.position, wal: this.#folders.wal };
     await server.start(replay, [[PLATFORM_ROLE, PLATFORM_ROLE]], onLine);
     const within = SECOND_SERVER.replayWithin;
     if (!(await server.isReady(PLATFORM_ROLE, PLATFORM_ROLE, within, this.#stop.signal))) {
       if (hasEndedEarly) throw new NotRecoverable('the archive ends before the time');
       throw this.#failed('the replay');
     }
+    const { bisection_id } = this.#params;
+    if (bisection_id !== undefined) this.#host.past.bisections.recovered(bisection_id, beside);
     return server.asPlatform(async (session) => {
       const { rows } = await session.query<{ database: string; oid: string }>(
         `SELECT datname AS database, d.oid::text FROM branch JOIN pg_database AS d ON datname = database
@@ -338,8 +439,13 @@ class Recovery {
     return new ServerFailed(`${what}: ${lines.at(-1)}`);
   }
 
-  async #transfer(source: Source, database: string, phases: CopyPhases): Promise<Recovered> {
-    const { job_id, project_id, branch_id, snapshot_id, room_bytes, jobs } = this.#params;
+  async #transfer<T>(
+    source: Source,
+    database: string,
+    phases: CopyPhases,
+    finish: (filled: Filled) => Promise<T>,
+  ): Promise<T> {
+    const { job_id, project_id, branch_id, room_bytes, jobs } = this.#params;
     const ids = { job_id, project_id, branch_id, database };
     // As from another host of the same operator: complete, and with its roles.
     const how = { source_url: '', tables: null, busy_wait: 0, follow: null, of_host: true } as const;
@@ -348,8 +454,7 @@ class Recovery {
     const examined = await examineAt(this.#host, source, wanted);
     if (!examined.ok) throw new HostError('INTERNAL', `the copy cannot be read: ${examined.failure.message}`);
     const { findings } = examined.value.probe;
-    if (findings.some(({ severity }) => severity === 'error'))
-      return { recovered: null, window: NO_WINDOW, findings };
+    if (findings.some(({ severity }) => severity === 'error')) throw new Unsuitable(findings);
     const late = setTimeout(() => this.#stop.abort(TOO_LONG), SECOND_SERVER.copyWithin);
     try {
       await createClone(this.#host, this.#session, {
@@ -372,15 +477,9 @@ class Recovery {
         phases,
         partOf(this.#onProgress, 0.5, 1),
       );
-      if ('refused' in loaded) {
-        await removeLoad(this.#session, this.#params);
-        return { recovered: null, window: NO_WINDOW, findings: [loaded.refused] };
-      }
+      if ('refused' in loaded) throw new Unsuitable([loaded.refused]);
       await this.#reached('filled');
-      await closeLoadAsSnapshot(this.#session, { ...this.#params, database });
-      await this.#reached('closed');
-      const size_bytes = (await readSnapshotSize(this.#session, snapshot_id)) ?? 0;
-      return { recovered: { size_bytes }, window: NO_WINDOW, findings: loaded.warnings };
+      return await finish({ database, warnings: loaded.warnings, reach: this.#reached });
     } catch (error) {
       await removeLoad(this.#session, this.#params).catch(() => {});
       throw error;

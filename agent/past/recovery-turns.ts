@@ -6,6 +6,8 @@ const WAITING_OF_TENANT = 2;
 /** Lets one recovery run at a time: it takes a second PostgreSQL. Waiting takes none of the agent's sessions. */
 export class RecoveryTurns {
   #isRunning = false;
+  /** Ends the drill that has the turn. */
+  #drill: AbortController | null = null;
   readonly #waiting: { tenant: string; start: () => void }[] = [];
 
   /** @returns ends the turn; to be called once @throws HostError HOST_BUSY */
@@ -13,13 +15,23 @@ export class RecoveryTurns {
     if (this.#isRunning) {
       if (this.#waiting.filter((one) => one.tenant === tenant).length >= WAITING_OF_TENANT)
         throw new HostError('HOST_BUSY', `${WAITING_OF_TENANT} recoveries of the tenant wait already`);
+      this.#drill?.abort();
       await new Promise<void>((start) => this.#waiting.push({ tenant, start }));
     }
     this.#isRunning = true;
     return () => this.#end();
   }
 
+  /** The turn of a drill, whose signal aborts when a user wants to recover. @returns null while there is a recovery */
+  beginDrill(): { signal: AbortSignal; end: () => void } | null {
+    if (this.#isRunning) return null;
+    this.#isRunning = true;
+    this.#drill = new AbortController();
+    return { signal: this.#drill.signal, end: () => this.#end() };
+  }
+
   #end(): void {
+    this.#drill = null;
     const next = this.#waiting.shift();
     if (next) next.start();
     else this.#isRunning = false;

@@ -30,6 +30,10 @@ const quoted = (text: string) => `'${text.replaceAll("'", "''")}'`;
 interface Replay {
   /** With microseconds. */
   at: string;
+  /** Ends the replay at this position of the WAL instead. */
+  position?: string | undefined;
+  /** Whether the server stops at the time, and can replay further. */
+  stops?: boolean;
   /** Folder of the archive. */
   wal: string;
 }
@@ -37,9 +41,11 @@ interface Replay {
 function configuration(sockets: string, replay: Replay | null): string {
   const recovery = replay && {
     restore_command: `cp --reflink=auto ${inCommand(replay.wal)}/%f "%p"`,
-    // PostgreSQL reads the setting before it knows names of time zones.
-    recovery_target_time: replay.at.replace('T', ' ').replace('Z', '+00'),
-    recovery_target_action: 'promote',
+    ...(replay.position === undefined
+      ? // PostgreSQL reads the setting before it knows names of time zones.
+        { recovery_target_time: replay.at.replace('T', ' ').replace('Z', '+00') }
+      : { recovery_target_lsn: replay.position, recovery_target_inclusive: 'off' }),
+    recovery_target_action: replay.stops ? 'shutdown' : 'promote',
   };
   const settings: Record<string, string | number> = {
     listen_addresses: '',
@@ -204,6 +210,17 @@ export class SecondServer {
   get isRunning(): boolean {
     const { child } = this.#started ?? {};
     return child !== undefined && child.exitCode === null && child.signalCode === null;
+  }
+
+  /** Waits until a replay that stops has ended. @returns false if it has ended otherwise */
+  async hasStopped(signal: AbortSignal): Promise<boolean> {
+    const { child, ended } = this.#started ?? {};
+    if (!child) return false;
+    const abort = () => child.kill('SIGQUIT');
+    signal.addEventListener('abort', abort, { once: true });
+    await ended;
+    signal.removeEventListener('abort', abort);
+    return this.#lines.some((line) => line.includes('recovery stopping')) && !signal.aborted;
   }
 
   /**

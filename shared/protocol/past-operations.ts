@@ -22,6 +22,8 @@ export const PAST_OPERATIONS = {
       /** What the storage quota of the project has left. */
       room_bytes: Bytes,
       jobs: z.int().min(1).max(COPY_JOBS.max),
+      /** Recovers the open probe of this bisection, which is at the same time. */
+      bisection_id: Id.optional(),
     }),
     result: z.strictObject({
       /** Null for the findings, or for a time that cannot be recovered. */
@@ -31,5 +33,53 @@ export const PAST_OPERATIONS = {
       findings: z.array(SourceFinding),
     }),
     deadline: 900_000,
+  }),
+
+  'bisect.start': operation({
+    summary: 'Begin to look for the commit after which something is wrong in a branch',
+    params: z.strictObject({
+      bisection_id: Id,
+      project_id: Id,
+      branch_id: Id,
+      good: Moment,
+      bad: Moment,
+    }),
+    /** The host forgets the bisection then. */
+    result: z.strictObject({ ends_at: z.iso.datetime() }),
+    deadline: 15_000,
+  }),
+
+  'bisect.step': operation({
+    summary: 'Say whether the last probe of a bisection is good, and get the next one, or the commit',
+    params: z.strictObject({
+      bisection_id: Id,
+      project_id: Id,
+      /** Null: the same probe again. */
+      verdict: z.enum(['good', 'bad']).nullable(),
+    }),
+    result: z.strictObject({
+      /** Null: the bisection has ended. */
+      step: z
+        .strictObject({
+          branch_id: Id,
+          /** The last time that was good. */
+          good: Moment,
+          /** The first bad commit is at one of these times. */
+          from: Moment,
+          until: Moment,
+          /** The time to be tried next; null: the commit is found. */
+          probe: Moment.nullable(),
+          first_bad: Moment.nullable(),
+        })
+        .nullable(),
+    }),
+    deadline: 15_000,
+  }),
+
+  'bisect.end': operation({
+    summary: 'Forget a bisection, with its copy',
+    params: z.strictObject({ bisection_id: Id, project_id: Id }),
+    result: z.strictObject({ ended: z.boolean() }),
+    deadline: 60_000,
   }),
 } as const;
