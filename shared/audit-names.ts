@@ -25,6 +25,7 @@ export const AUDIT_NAMES = [
   'branch.follow.stopped',
   'branch.restored',
   'branch.recovered',
+  'recovery.drilled',
   'branch.purged',
   'branch.renamed',
   'branch.purged',

@@ -22,6 +22,7 @@ import { registerGauges } from '../metrics/gauges.ts';
 import { serveMetrics } from '../metrics/metrics.ts';
 import { runMoverLoop } from '../moves/mover-login.ts';
 import { performOperation } from '../operations/handlers.ts';
+import { readDrillState, runDrills } from '../past/drills.ts';
 import { removeLeftRecoveries } from '../past/recover.ts';
 import { readMemory } from '../pooler/admin-console.ts';
 import { PoolerRestarts } from '../pooler/restart.ts';
@@ -209,6 +210,7 @@ function loopsOf(
         host.known.outdate();
         notify('inventory_outdated', {});
       }, signal),
+    'drills of recoveries': (signal) => runDrills(host, (report) => notify('drill', report), signal),
     room: (signal) => runRoomLoop(host, () => notify('inventory_outdated', {}), signal),
     'copies of snapshots': (signal) => runSeparationLoop(host, signal),
     spares: (signal) => runSpareLoop(host, signal),
@@ -241,6 +243,7 @@ function serveGauges(host: Host, { attempts }: Watches, isLinked: () => boolean)
       lags,
       member,
       past: () => past.state(),
+      drills: () => readDrillState(host),
       unarchived: () => readUnarchived(host.postgres),
       unreadLogs: () => attempts.unread(),
       volumes: () => readVolumes(settings),

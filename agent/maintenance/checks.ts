@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { CloneMethod } from '../cloning/create-clone.ts';
+import type { DrillState } from '../past/drills.ts';
 import { BASE_COPY_LABEL } from '../past/make-base-copy.ts';
 import type { PastState } from '../past/past.ts';
 import { atLeast } from '../pooler/admin-console.ts';
@@ -142,6 +143,7 @@ export interface Facts {
   machine: MachineLimits;
   backup: BackupState;
   past: PastState;
+  drills: DrillState;
   sameDataDirectory: boolean;
   readsLogs: boolean;
   canGuard: boolean;
@@ -439,6 +441,14 @@ export const CHECKS: readonly Check[] = [
   problem(
     ({ past }) => past.hours === 0 || past.from !== null,
     'Nothing can be recovered to an earlier time, because there is no base copy with all WAL since then: read `past.not_kept` in the log of the agent.',
+  ),
+  problem(
+    ({ drills }) => drills.failing === 0,
+    'A drill of a recovery has failed, so the recovery of a user can fail too: `past.drilled` and `past.drill_failed` in the log of the agent have the project and the reason. Check the disk of PAST_DIR. The next base copy begins a window that is whole.',
+  ),
+  problem(
+    ({ drills }) => drills.overdue === 0,
+    'No drill has proven the recoveries of a project for two weeks: `past.not_drilled` and `past.not_recorded` in the log of the agent say why.',
   ),
   advice(
     ({ past }) => past.hours === 0 || !past.isShortened,

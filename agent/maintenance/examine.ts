@@ -7,6 +7,7 @@ import { readDumpVersion } from '../dump/pg-dump.ts';
 import { hasTable } from '../firewall/packet-filter.ts';
 import { canGuard } from '../guard/watch-session.ts';
 import { CONNECTION_LOGS, type ConnectionLog } from '../logs/connection-logs.ts';
+import { readDrillState } from '../past/drills.ts';
 import type { Past } from '../past/past.ts';
 import { readPoolerVersion, withAdminConsole } from '../pooler/admin-console.ts';
 import { readOutdatedCollations } from '../postgres/collations.ts';
@@ -53,6 +54,7 @@ export async function examine(
     identText: '',
     backup: await readBackupState(postgres),
     past: await past.state(),
+    drills: await readDrillState({ settings, postgres, past }),
     machine: await readMachineLimits(settings.PGDATA_DIR),
     refusedExtensions: await readRefusedExtensions(settings, postgres),
     certificateEndsAt: null,

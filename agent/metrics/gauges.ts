@@ -3,6 +3,7 @@ import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 import { VERSION } from '../../shared/version.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import type { Source } from '../measurement/disk-usage.ts';
+import type { DrillState } from '../past/drills.ts';
 import type { PastState } from '../past/past.ts';
 import type { OldestIds } from '../postgres/oldest-ids.ts';
 import type { Volume } from '../volumes/volumes.ts';
@@ -26,6 +27,7 @@ export interface Present {
     hasStandby: () => Promise<boolean | null>;
   };
   past: () => Promise<PastState>;
+  drills: () => Promise<DrillState>;
   /** Bytes of each log that the agent has not read yet. */
   unreadLogs: () => ReadonlyMap<string, number>;
   /** Files that wait for the archive; null without one. */
@@ -156,6 +158,16 @@ const PRESENT_VALUES: readonly PresentValue[] = [
     name: 'branchgate_archived_wal_bytes',
     help: 'Bytes of the WAL that is archived for recoveries',
     read: async ({ past }) => only((await past()).archivedBytes),
+  },
+  {
+    name: 'branchgate_recovery_drills_failing',
+    help: 'Projects whose last drill of a recovery has failed',
+    read: async ({ drills }) => only((await drills()).failing),
+  },
+  {
+    name: 'branchgate_recovery_drills_overdue',
+    help: 'Projects without a drill of a recovery that has passed within two weeks',
+    read: async ({ drills }) => only((await drills()).overdue),
   },
   {
     name: 'branchgate_archive_waiting_files',

@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { readdir, readFile, rename, stat } from 'node:fs/promises';
+import { readdir, readFile, rename, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { z } from 'zod';
@@ -29,6 +29,8 @@ export const BaseCopy = z.object({
 export type BaseCopy = z.output<typeof BaseCopy> & { name: string };
 
 export const RECORD_FILE = 'copy.json';
+/** A file whose time is that of the last copy that was dropped for want of room. */
+export const SHORTENED = 'shortened';
 const NAME = /^base-\d+$/;
 
 /** The data of a base copy, in the form of PGDATA_DIR. */
@@ -88,7 +90,7 @@ export function dropUnneeded(folders: PastFolders, [oldest]: readonly BaseCopy[]
 }
 
 /**
- * Drops the oldest base copy with the WAL that only it needs.
+ * Drops the oldest base copy with the WAL that only it needs, for want of room.
  * @returns false if that would leave none
  */
 export async function dropOldest(folders: PastFolders): Promise<boolean> {
@@ -96,6 +98,7 @@ export async function dropOldest(folders: PastFolders): Promise<boolean> {
   if (!oldest || others.length === 0) return false;
   await removeFolder(join(folders.bases, oldest.name));
   await dropUnneeded(folders, others);
+  await writeFile(join(folders.root, SHORTENED), '', { mode: 0o600 }).catch(() => {});
   return true;
 }
 

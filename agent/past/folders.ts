@@ -10,6 +10,8 @@ export interface PastFolders {
   bases: string;
   /** Copies from which something is being recovered. Each can be removed at any time. */
   recoveries: string;
+  /** What is to be found again by drills, and their results: one file for each project. */
+  drills: string;
 }
 
 export const foldersIn = (root: string): PastFolders => ({
@@ -17,6 +19,7 @@ export const foldersIn = (root: string): PastFolders => ({
   wal: join(root, 'wal'),
   bases: join(root, 'bases'),
   recoveries: join(root, 'recoveries'),
+  drills: join(root, 'drills'),
 });
 
 export const pastFolders = (settings: Pick<AgentSettings, 'PAST_DIR' | 'PGDATA_DIR'>): PastFolders =>

@@ -3,6 +3,8 @@ import { dataOf } from '../../client/response-error.ts';
 import { ACTOR_TYPES, type ActorType } from '../../shared/actor-types.ts';
 import { printableJson } from '../../shared/printable.ts';
 import { take } from '../../shared/take.ts';
+import { EXIT_CODES } from '../exit-codes.ts';
+import { exitWith } from '../exit-status.ts';
 import { readCount } from '../option-values.ts';
 import { printLine, printRecord, printRecords, printSections, printText } from '../output.ts';
 import { branchPath, openSession, projectOf } from '../session.ts';
@@ -56,6 +58,30 @@ seldom. next_branch_bytes is what the next branch of this source counts against 
         { title: 'Snapshots', records: found.snapshots, columns: SNAPSHOT_COLUMNS },
         { title: 'Checkpoints', records: found.checkpoints, columns: CHECKPOINT_COLUMNS },
       ]);
+    });
+
+const DRILL_COLUMNS = ['drilled_at', 'at', 'passed', 'problem', 'tables', 'rows', 'duration_ms'];
+
+const drills = () =>
+  new Command('drills')
+    .description('Show whether recoveries to an earlier time were proven')
+    .addHelpText(
+      'after',
+      `
+Once a week the host recovers main to a recorded time, compares, and drops what it has recovered. The exit code is 1 if the
+last drill has failed, or if none has passed for two weeks.`,
+    )
+    .action(async (_options, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(command, session) };
+      const found = await dataOf(session.client.api.GET(`${PROJECT}/recovery-drills`, { params: { path } }));
+      printSections(
+        command,
+        found,
+        ['overdue'],
+        [{ title: 'Drills', records: found.drills, columns: DRILL_COLUMNS }],
+      );
+      if (found.overdue || found.drills[0]?.passed === false) exitWith(EXIT_CODES.failed.code);
     });
 
 const METRIC_COLUMNS = [
@@ -182,4 +208,11 @@ const events = () =>
         printLine(command, { id, type, data }, ['type', 'data']);
     });
 
-export const readingCommands = (): Command[] => [usage(), metrics(), jobCommand(), auditCommand(), events()];
+export const readingCommands = (): Command[] => [
+  usage(),
+  drills(),
+  metrics(),
+  jobCommand(),
+  auditCommand(),
+  events(),
+];

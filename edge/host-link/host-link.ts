@@ -10,6 +10,7 @@ import { promoteLapsed, syncMember } from '../failover/promotion.ts';
 import { isRegistered } from '../hosts/host.ts';
 import type { CallOutcome, HostLinkRpc, HostLinks } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
+import { recordDrill } from '../monitoring/recovery-drills.ts';
 import { objectName } from '../object-name.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import { isRemoval, RecordLineage } from './handshake.ts';
@@ -114,6 +115,7 @@ export class HostLink
         sizes: (sizes) => coordinatorOf(env, sizes.project_id).monitor.recordSizes(sizes, this.#hostId),
         blocks: (blocks) => coordinatorOf(env, blocks.project_id).recordBlocks(blocks, this.#hostId),
         follow: (report) => coordinatorOf(env, report.project_id).recordFollow(report, this.#hostId),
+        drill: (report) => recordDrill(openDatabase(env.DB), report),
         progress: (progress) => coordinatorOf(env, progress.project_id).recordProgress(progress),
         inventory_outdated: () => this.#reconcileSoon(),
       },

@@ -22,6 +22,7 @@ const OF_PROJECT: Record<Notification, { max: number; windowMs: number } | null>
   // Each change of a block is sent immediately, and several may follow each other.
   blocks: { max: 30, windowMs: MINUTE_MS },
   follow: { max: 30, windowMs: MINUTE_MS },
+  drill: { max: 5, windowMs: MINUTE_MS },
   // A comparison and three creations.
   progress: { max: 150, windowMs: MINUTE_MS },
   inventory_outdated: null,

@@ -25,6 +25,7 @@ import {
   rangeOf,
   SeriesRange,
 } from '../monitoring/metrics-resource.ts';
+import { drillsOf, RecoveryDrills, toDrills } from '../monitoring/recovery-drills.ts';
 import type { AppContext } from '../pipeline/context.ts';
 import { operation, operations, response } from '../pipeline/operation.ts';
 import { responseHeaders } from '../pipeline/response-headers.ts';
@@ -312,6 +313,26 @@ router.openapi(
     const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
     const { direct } = await call('branch.sessions', database);
     return c.json({ direct_sessions: direct }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'metrics.read',
+    operationId: 'listRecoveryDrills',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/recovery-drills',
+    summary: 'List the drills of recoveries, newest first',
+    description:
+      'Once a week the database host recovers `main` to a time of which it has recorded counts and digests of rows, compares, and drops what it has recovered. No value of a row is in a drill.',
+    tags,
+    request: { params: ProjectParams },
+    responses: { 200: response('The drills of the last year.', RecoveryDrills) },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const [project, rows] = await inProject(c, projectId, (db) => [drillsOf(db, projectId)]);
+    return c.json(toDrills(project, rows, new Date()), 200);
   },
 );
 

@@ -4,6 +4,7 @@ import { ProjectMeasurement, ProjectSizes } from '../measurement.ts';
 import { PROGRESS_TABLES_MAX, TableProgress } from '../project/job.ts';
 import { FollowReport } from './follow.ts';
 import { Id } from './operation.ts';
+import { DrillReport } from './recovery-drill.ts';
 
 const WorkProgress = z.strictObject({
   project_id: Id,
@@ -27,6 +28,8 @@ export const NOTIFICATIONS = {
   blocks: { params: ProjectBlocks },
   /** A branch that follows a source: after each change, and once a minute while it follows. */
   follow: { params: FollowReport },
+  /** The last drill of a project: after each, and once an hour. */
+  drill: { params: DrillReport },
   /** How far the work for a job is: every two seconds, of work that takes longer. */
   progress: { params: WorkProgress },
   /** The host has changed without the edge, which reads its inventory again: every two seconds until then. */

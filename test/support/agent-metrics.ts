@@ -19,6 +19,7 @@ export function agentMetrics(
       lags: { present: { following: 2, stopped: 1, lag_seconds: 0.4, slot_bytes: MB } },
       member: { lag: { lag_bytes: 2048, lag_seconds: 1.5 }, hasStandby: async () => true },
       past: async () => ({ hours: 24, from: null, copies: 0, archivedBytes: 3 * MB, isShortened: false }),
+      drills: async () => ({ failing: 1, overdue: 2 }),
       unarchived: async () => 4,
       unreadLogs: () => new Map([['pooler', 17]]),
       volumes: async () => [

@@ -43,6 +43,8 @@ test('what is so at the moment is read with the metrics', async () => {
   expect(text).toMatch(/^branchgate_following_slot_bytes 1048576$/m);
   expect(text).toMatch(/^branchgate_recovery_wanted_seconds 86400$/m);
   expect(text).toMatch(/^branchgate_recovery_window_seconds 0$/m);
+  expect(text).toMatch(/^branchgate_recovery_drills_failing 1$/m);
+  expect(text).toMatch(/^branchgate_recovery_drills_overdue 2$/m);
   expect(text).toMatch(/^branchgate_archive_waiting_files 4$/m);
   expect(text).toMatch(/^branchgate_standby_connected 1$/m);
   expect(text).toMatch(/^branchgate_standby_lag_bytes 2048$/m);

@@ -1,15 +1,27 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
-import { readdirSync, readFileSync, renameSync, statSync } from 'node:fs';
+import {
+  closeSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readSync,
+  renameSync,
+  statSync,
+  writeFileSync,
+  writeSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, test } from 'vitest';
 import { examine } from '../../../agent/maintenance/examine.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { drill, keepRecords, readDrillState } from '../../../agent/past/drills.ts';
 import { pastFolders } from '../../../agent/past/folders.ts';
 import { RECOVERY_STEPS, type RecoveryStep, recoverDatabase } from '../../../agent/past/recover.ts';
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import { momentOf } from '../../../shared/moment.ts';
 import { Random } from '../../simulation/random.ts';
+import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, type Branch, connect, identity, Project } from '../../support/host/host-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
@@ -212,6 +224,69 @@ test('a recovery that fails at any step leaves nothing, and the next one succeed
     if (last === 'closed') await drop(params);
     assert.deepEqual({ ...(await leftOvers()), last }, { ...NOTHING, last });
   }
+});
+
+/** Turns a byte of a file around. */
+function flip(path: string, offset: number): void {
+  const file = openSync(path, 'r+');
+  const byte = Buffer.alloc(1);
+  readSync(file, byte, 0, 1, offset);
+  byte.writeUInt8(byte.readUInt8() ^ 0xff);
+  writeSync(file, byte, 0, 1, offset);
+  closeSync(file);
+}
+
+test('a drill passes, finds a lost byte of the archive and a lost base copy, and yields to users', async () => {
+  const { wal, bases, drills } = pastFolders(servers.host.settings);
+  const drillNow = () => drill(servers.host, main, () => 0);
+  assert.equal(await drillNow(), null);
+  await keepRecords(servers.host, main);
+  const file = join(drills, `${main.project_id}.json`);
+  const [record] = JSON.parse(readFileSync(file, 'utf8')).records;
+  assert.deepEqual(
+    record.samples.map(({ name, count }: { name: string; count: number }) => ({ name, count })),
+    [{ name: 'item', count: COMMITS }],
+  );
+  assert(!readFileSync(file, 'utf8').includes('item 1'), 'values are in the record');
+  await asClient(servers.host, 'direct', main, 'owner', 'insert into shop.item values (0)');
+  const passed = await drillNow();
+  assert.deepEqual([passed?.problem, passed?.at, passed?.tables], [null, record.at, 1]);
+  assert.deepEqual(await leftOvers(), NOTHING);
+  await asClient(servers.host, 'direct', main, 'owner', 'delete from shop.item where n = 0');
+
+  // The record is in the replayed part of this segment.
+  const [parts] = await servers.query<{ file: string; offset: number }>(
+    `select file_name as file, file_offset as offset from pg_walfile_name_offset('${record.position}')`,
+  );
+  assert(parts);
+  const segment = join(wal, parts.file);
+  flip(segment, parts.offset - 40);
+  assert.equal((await drillNow())?.problem, 'log_unreadable');
+  assert.match(await foundByDoctor(), /drill of a recovery has failed/);
+  flip(segment, parts.offset - 40);
+  const base = join(bases, record.base);
+  renameSync(base, `${base}.away`);
+  assert.equal((await drillNow())?.problem, 'base_copy_missing');
+  renameSync(`${base}.away`, base);
+
+  // A recorded table has other rows than at the position: what a silent fault of a recovery would leave.
+  const state = JSON.parse(readFileSync(file, 'utf8'));
+  state.records[0].samples[0].count += 1;
+  writeFileSync(file, JSON.stringify(state));
+  assert.equal((await drillNow())?.problem, 'content_differs');
+  state.records[0].samples[0].count -= 1;
+  writeFileSync(file, JSON.stringify(state));
+
+  const drilling = drillNow();
+  const turn = await eventually(async () => {
+    assert(JSON.parse(readFileSync(file, 'utf8')).running);
+    return servers.host.past.turns.begin('a user');
+  });
+  turn();
+  assert.equal(await drilling, null);
+  assert.deepEqual(await leftOvers(), NOTHING);
+  assert.equal((await drillNow())?.problem, null);
+  assert.deepEqual(await readDrillState(servers.host), { failing: 0, overdue: 0 });
 });
 
 test('a reset since then does not matter: the database that the branch had is recovered', async () => {

@@ -54,6 +54,7 @@ beforeEach(() => {
         percents.push(percent);
       },
       follow: async () => {},
+      drill: async () => {},
       inventory_outdated: async () => {
         outdated += 1;
       },

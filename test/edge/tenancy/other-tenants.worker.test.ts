@@ -75,6 +75,7 @@ import { deleteTrust } from '../../../edge/machines/trusts.ts';
 import { previewKey, replacingKey } from '../../../edge/masking/policy.ts';
 import { BlockRecorder } from '../../../edge/monitoring/blocks.ts';
 import { storeDiskBytes } from '../../../edge/monitoring/disk-bytes.ts';
+import { drillsOf, recordDrill } from '../../../edge/monitoring/recovery-drills.ts';
 import { readSubject, StorageQuota } from '../../../edge/monitoring/storage-quota.ts';
 import { movingBranches, reserveMove } from '../../../edge/moves/reserve.ts';
 import { switchHost } from '../../../edge/moves/switch.ts';
@@ -140,6 +141,16 @@ const SETTINGS = {
   SELF_SIGNUP_QUOTA_LIMIT_GIB: 20,
   STORAGE_OVERCOMMIT: 1,
 } as unknown as Settings;
+const DRILL = {
+  project_id: 'p',
+  drill_id: ID.manual,
+  drilled_at: NOW.toISOString(),
+  at: NOW.toISOString(),
+  duration_ms: 1,
+  tables: 1,
+  rows: 1,
+  problem: null,
+};
 const CLIENT = { ip: null, userAgent: null, requestId: 'r' };
 
 // Node.js has it elsewhere than workerd.
@@ -943,6 +954,12 @@ const CASES: Record<string, Case> = {
     expected: { ok: false, failure: { code: 'invalid_request' } },
   },
   'what a project follows': { run: () => followOf(db, 'p') },
+  'drills of recoveries': {
+    run: async () => {
+      await recordDrill(db, DRILL);
+      return drillsOf(db, 'p');
+    },
+  },
   'whether a project follows': {
     change: () => db.delete(follows).where(eq(follows.projectId, 'p')),
     run: () => holds(isFollowing('p', ['following'])),

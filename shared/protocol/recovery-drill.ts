@@ -1,0 +1,36 @@
+import { z } from 'zod';
+import { Moment } from '../moment.ts';
+import { Id } from './operation.ts';
+
+/**
+ * Why a drill has failed. `base_copy_missing`: the copy of the files from before the time is gone. `log_unreadable`: the WAL
+ * since then does not lead to the time. `content_differs`: rows are not those of the record. `not_copied`: PostgreSQL or the copy
+ * of the database failed.
+ */
+export const DRILL_PROBLEMS = [
+  'base_copy_missing',
+  'log_unreadable',
+  'content_differs',
+  'not_copied',
+] as const;
+
+/** What a recovery of `main` to a recorded time has shown. No value of a row is in it. */
+export const DrillReport = z.strictObject({
+  project_id: Id,
+  drill_id: Id,
+  drilled_at: Moment,
+  /** The time that was recovered. */
+  at: Moment,
+  duration_ms: z.int().nonnegative(),
+  /** Tables and rows that were compared with the record. */
+  tables: z.int().nonnegative(),
+  rows: z.int().nonnegative(),
+  /** Null: it has passed. */
+  problem: z.enum(DRILL_PROBLEMS).nullable(),
+});
+export type DrillReport = z.output<typeof DrillReport>;
+
+/** A project is drilled once in this time, in milliseconds. */
+export const DRILL_EVERY_MS = 7 * 86_400_000;
+/** Without a drill that has passed for this time, its recoveries count as unproven. */
+export const DRILL_OVERDUE_MS = 14 * 86_400_000;
