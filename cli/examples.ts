@@ -46,6 +46,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'branch reset': [
     'branchgate branch reset pr-7',
     'branchgate branch reset pr-7 --to before-migration',
+    "branchgate branch reset main --at '10 minutes ago' --preview",
     'branchgate branch reset main --at 2026-11-23T10:15:00Z --confirm main',
   ],
   'branch restore': ['branchgate branch restore pr-7', 'branchgate branch restore pr-7 --name pr-7-again'],
@@ -133,6 +134,10 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'trust list': ['branchgate trust list'],
   'trust remove': ['branchgate trust remove 5a4b3c2d-1e0f-4a9b-8c7d-6e5f4a3b2c1d'],
   usage: ['branchgate usage --json'],
+  drills: ['branchgate drills'],
+  bisect: [
+    "branchgate bisect --good '6 hours ago' --bad now -- psql -X -At -c 'select count(*) = 0 from invoice where total < 0'",
+  ],
   metrics: ['branchgate metrics pr-7', 'branchgate metrics --watch --json'],
   'job list': ['branchgate job list --limit 10'],
   'job watch': ['branchgate job watch 9e8d7c6b-5a49-4382-9716-05f4e3d2c1b0 --timeout 5m'],

@@ -1,6 +1,7 @@
 import { Command, Help } from 'commander';
 import { accessCommands } from './commands/access.ts';
 import { apiCommand } from './commands/api.ts';
+import { bisectCommand } from './commands/bisect.ts';
 import { branchCommand } from './commands/branch.ts';
 import { checkpointCommand, undoCommand } from './commands/checkpoint.ts';
 import { addCompletion } from './commands/completion.ts';
@@ -44,6 +45,7 @@ const commandGroups = (): Record<string, Command[]> => ({
     snapshotCommand(),
     checkpointCommand(),
     undoCommand(),
+    bisectCommand(),
     rehearseCommand(),
     tryCommand(),
     importCommand(),

@@ -27,6 +27,7 @@ import { assignRequestId, logRequest, traceRequest } from './pipeline/request-lo
 import { bucketOf } from './rate-limits/buckets.ts';
 import { agentRoutes } from './routes/agent.ts';
 import { auditRoutes } from './routes/audit-events.ts';
+import { bisectionRoutes } from './routes/bisections.ts';
 import { branchHistoryRoutes } from './routes/branch-history.ts';
 import { branchRoutes } from './routes/branches.ts';
 import { checkpointRoutes } from './routes/checkpoints.ts';
@@ -247,6 +248,7 @@ for (const routes of [
   healthRoutes,
   projectRoutes,
   branchRoutes,
+  bisectionRoutes,
   branchHistoryRoutes,
   snapshotRoutes,
   checkpointRoutes,

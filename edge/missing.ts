@@ -3,6 +3,7 @@ import type { Failure } from '../shared/failures.ts';
 /** What a request can name, in the words of a message. */
 export const RESOURCES = {
   api_key: 'API key',
+  bisection: 'open bisection',
   branch: 'branch',
   checkpoint: 'checkpoint',
   comparison: 'comparison',

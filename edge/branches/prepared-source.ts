@@ -67,6 +67,8 @@ export interface WantedData {
   keepTables: readonly string[];
   /** Left out: now. */
   at?: Moment | undefined;
+  /** The bisection whose probe is at that time. */
+  bisectionId?: string;
 }
 
 /**
@@ -78,7 +80,7 @@ export interface WantedData {
 export function withData(
   branch: BranchRow,
   source: CloneSource,
-  { data, keepTables, at }: WantedData,
+  { data, keepTables, at, bisectionId }: WantedData,
   version: number | undefined,
   jobId: string,
 ): Result<CloneSource, Failure> {
@@ -94,6 +96,7 @@ export function withData(
   const recovery = at && {
     at,
     snapshotId: data === 'full' ? about.snapshotId : crypto.randomUUID(),
+    ...(bisectionId !== undefined && { bisectionId }),
   };
   return ok({
     branchId: branch.id,
@@ -254,7 +257,7 @@ const RECOVERY_JOBS = 2;
 async function recoverSource({ db, job, callHost }: Context): Promise<void> {
   const prepared = preparedOf(job);
   if (!prepared?.recovery) throw new Error(`job ${job.id} recovers nothing`);
-  const { at, snapshotId } = prepared.recovery;
+  const { at, snapshotId, bisectionId } = prepared.recovery;
   const [[branch], [project]] = await db.batch([
     sourceBranch(db, prepared),
     db.select().from(projects).where(eq(projects.id, job.projectId)),
@@ -269,6 +272,7 @@ async function recoverSource({ db, job, callHost }: Context): Promise<void> {
     // As much as the branch itself may have.
     room_bytes: ceilingBytes(quotaBytes(project.storageQuotaGib)),
     jobs: RECOVERY_JOBS,
+    ...(bisectionId !== undefined && { bisection_id: bisectionId }),
   });
   if (recovered) return;
   const [finding] = findings.filter(({ severity }) => severity === 'error');

@@ -70,7 +70,7 @@ export interface PreparedSource {
   version: number | null;
   keepTables: string[];
   /** The branch at an earlier time, in a snapshot of its own, unless the data is `full`. Left out: as it is now. */
-  recovery?: { at: Moment; snapshotId: string };
+  recovery?: { at: Moment; snapshotId: string; bisectionId?: string };
 }
 
 /** What a project follows: `stopped` continues after `resume`, the others from `cut_over` on are over. */

@@ -40,6 +40,12 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
       'Queries do not change protected branches, nor main once it has objects. To see what it would do, try it on a copy: `POST …/try` or `branchgate try`. To change it, use the connection URL, or another branch.',
     ],
   ],
+  DATABASE_NAME_TOO_LONG: [
+    [
+      ['probeBisection'],
+      'The names of the databases of this project leave no room for those of a bisection.',
+    ],
+  ],
   HOST_FULL: [
     [
       ['createProject', 'updateProject', 'updateProjectQuota'],
@@ -47,6 +53,10 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
     ],
   ],
   HOST_BUSY: [
+    [
+      ['startBisection'],
+      'Another bisection of your team is open, or the database host has three of others. End yours, or try again later.',
+    ],
     [
       ['updateBranch'],
       'A job of the branch is open, or a branch is being cloned from it. Rename it when that has ended.',
@@ -73,7 +83,7 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
   ],
   PROJECT_BUSY: [
     [
-      ['diffBranch'],
+      ['diffBranch', 'previewReset'],
       'The project compares other databases at the moment, and runs one comparison at a time. Try again when it has ended, or cancel it.',
     ],
   ],
@@ -108,6 +118,10 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
     [
       ['diffBranch', 'listChangedRows'],
       'What the branch is compared with does not exist any more, or is not active. Name a branch or a snapshot with `against`.',
+    ],
+    [
+      ['previewReset', 'probeBisection'],
+      'The branch does not exist any more, or is not active. Check its status.',
     ],
     [['resetBranch'], 'What the branch is reset to is not active. Name a snapshot with `to`.'],
     [

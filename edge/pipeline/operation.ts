@@ -202,6 +202,7 @@ const NAMED: Record<string, { resource: Resource; isName?: true }> = {
   table: { resource: 'table', isName: true },
   deleted_branch_id: { resource: 'deleted_branch' },
   snapshot_id: { resource: 'snapshot' },
+  bisection_id: { resource: 'bisection' },
   rule_id: { resource: 'network_rule' },
   trust_id: { resource: 'trust' },
   key_id: { resource: 'api_key' },

@@ -93,6 +93,11 @@ const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   confirmAuditExport: [404, 'NOT_FOUND'],
   // The resolver of this stack is an address on which nothing listens.
   verifyProviderDomain: [503, 'DOMAIN_LOOKUP_FAILED'],
+  // The host of the stack keeps no past.
+  previewReset: [422, 'TIME_NOT_RECOVERABLE'],
+  startBisection: [422, 'TIME_NOT_RECOVERABLE'],
+  probeBisection: [404, 'NOT_FOUND'],
+  endBisection: [404, 'NOT_FOUND'],
   // The client of the example asks for another gateway, and nobody has signed one in: `test/edge/oauth` does.
   previewOAuthGrant: [400, 'invalid_target'],
   createOAuthGrant: [400, 'invalid_target'],

@@ -1,5 +1,9 @@
+import { rmSync } from 'node:fs';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { createClient } from '../../client/client.ts';
+import { resetPreviewOf } from '../../client/difference.ts';
 import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';
+import { CommandLine } from '../support/command-line.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
@@ -39,6 +43,12 @@ const idsOf = async (ref: string) => {
   const url = (await api.credentials(project.id, ref)).direct_url;
   return (await query<{ id: number }>(url, 'select id from item order by id')).map(({ id }) => id);
 };
+const preview = async (branch_ref: string, at: string) =>
+  resetPreviewOf(
+    createClient({ url: stack.url, token: await stack.token() }),
+    { project_id: project.id, branch_ref },
+    { at },
+  );
 const create = (body: object) =>
   api.post<BranchBody & { details?: unknown } & Recoverable>(`${path}/branches`, body);
 const reset = (ref: string, body: object) => api.post<BranchBody>(`${path}/branches/${ref}/reset`, body);
@@ -71,12 +81,19 @@ test('a branch, a masked branch and a reset have what was there at a second of t
   expect(masked.map(({ id }) => id)).toEqual([1, 2]);
   expect(masked.map(({ email }) => email)).not.toContain('one@example.com');
 
+  await query(mainUrl, "insert into item values (3, 'three@example.com')");
+  expect(await preview('main', second)).toMatchObject({
+    at: second,
+    rows: { tables: [{ name: 'item', inserted: 1, updated: 0, deleted: 2 }] },
+  });
+  expect((await api.get<{ snapshots: unknown[] }>(`${path}/snapshots`)).body.snapshots).toEqual([]);
+
   expect(await reset('main', { to: 'time', at: second })).toMatchObject({ status: 403 });
   const undone = await reset('main', { to: 'time', at: second, confirm: 'main' });
   expect(undone).toMatchObject({ status: 200, body: { safety_snapshot_id: expect.any(String) } });
   expect(await idsOf('main')).toEqual([1, 2]);
   await reset('main', { to: undone.body.safety_snapshot_id, confirm: 'main' });
-  expect(await idsOf('main')).toEqual([]);
+  expect(await idsOf('main')).toEqual([3]);
 
   const listed = await api.get<{ audit_events: { name: string; metadata: object }[] }>(
     `/api/v1/audit-events?project_id=${project.id}&name=branch.recovered`,
@@ -87,6 +104,45 @@ test('a branch, a masked branch and a reset have what was there at a second of t
     { branch_name: 'masked', at: second },
     { branch_name: 'main', at: second },
   ]);
+});
+
+test('a bisection finds the transaction after which a check fails', async () => {
+  await query(mainUrl, 'create table invoice (id int primary key, total int not null)');
+  const good = await now();
+  const before: string[] = [];
+  for (let id = 1; id <= 12; id += 1) {
+    if (id === 8) before.push(await now());
+    await query(mainUrl, `insert into invoice values (${id}, ${id === 8 ? -5 : 5})`);
+    if (id === 8) before.push(await now());
+    // Other tables change too, and their commits are probed.
+    await query(mainUrl, `insert into item values (${100 + id}, 'later')`);
+  }
+  const cli = await CommandLine.open({
+    BRANCHGATE_URL: stack.url,
+    BRANCHGATE_PROJECT: project.id,
+    BRANCHGATE_TOKEN: await stack.token(),
+  });
+  try {
+    const check = ['psql', '-X', '-At', '-c', 'select count(*) = 0 from invoice where total < 0'];
+    const { stdout, stderr } = await cli.run(
+      ...['bisect', '--good', good, '--bad', await now(), '--diff', '--json', '--'],
+      ...check,
+    );
+    expect(stdout, stderr).not.toBe('');
+    const found: { committed_at: string; probes: number } = JSON.parse(stdout);
+    const [from = '', until = ''] = before;
+    expect(found.committed_at >= from && found.committed_at <= until).toBe(true);
+    expect(found).toMatchObject({
+      tables: ['public.invoice'],
+      changes: [{ name: 'invoice', inserted: 1, updated: 0, deleted: 0 }],
+    });
+    // Two dozen commits, and those of the host itself.
+    expect(found.probes).toBeLessThanOrEqual(14);
+  } finally {
+    rmSync(cli.folder, { recursive: true, force: true });
+  }
+  const { branches } = (await api.get<{ branches: BranchBody[] }>(`${path}/branches`)).body;
+  expect(branches.filter(({ branch_name }) => branch_name.startsWith('bisect'))).toEqual([]);
 });
 
 test('a time outside of the window and impossible requests make nothing', async () => {
@@ -105,6 +161,15 @@ test('a time outside of the window and impossible requests make nothing', async 
     });
   for (const body of [{ to: 'time' }, { to: 'parent', at: window?.from }])
     expect(await reset('before', body)).toMatchObject({ status: 422 });
+  await expect(preview('main', '2020-01-01T00:00:00Z')).rejects.toMatchObject({
+    code: 'TIME_NOT_RECOVERABLE',
+  });
   const { branches } = (await api.get<{ branches: BranchBody[] }>(`${path}/branches`)).body;
   expect(branches.map(({ branch_name }) => branch_name)).not.toContain('early');
+});
+
+test('a project that is deleted says until when its host has its data', async () => {
+  expect((await api.get(`${path}/recovery-drills`)).body).toMatchObject({ overdue: false });
+  const { body } = await api.call<{ recoverable_until: string }>('DELETE', path);
+  expect(Date.parse(body.recoverable_until)).toBeGreaterThan(Date.now() + 24 * 3_600_000);
 });

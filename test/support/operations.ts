@@ -36,6 +36,8 @@ export interface Operation {
 /** Replaces the description's example where it is not usable. */
 const QUERIES: Record<string, Record<string, string>> = {
   lookUpBranch: { name: 'main' },
+  // No host of these stacks keeps its past.
+  previewReset: { at: '2026-11-23T10:15:00Z' },
   listChangedRows: { table: 'book' },
   getMetricOfBranches: { metric: 'active_connections' },
   // Otherwise the streams would stay open for minutes.
@@ -238,6 +240,8 @@ export async function createResources(api: Api, manager = api): Promise<Ids> {
     // Only the gateway's own accounts have them.
     invitation_id: crypto.randomUUID(),
     session_id: crypto.randomUUID(),
+    // No host of these stacks keeps its past.
+    bisection_id: crypto.randomUUID(),
     grant_id: crypto.randomUUID(),
   };
 }

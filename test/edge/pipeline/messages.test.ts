@@ -66,7 +66,7 @@ const ABOUT: readonly (readonly [RegExp, (operation: Operation) => boolean])[] =
   [/Choose another (?:name|ID)|shorter name/, ({ id }) => /^(?:create|restore|register|update)/.test(id)],
   [/app key/, ({ asked }) => asked.has('app_key')],
   [/source branch|Choose an active branch/, ({ id }) => /^(?:create|restore|reset)/.test(id)],
-  [/\bcompare/, ({ id }) => /^(?:diff|listChanged|changeRows|checkMasking)/.test(id)],
+  [/\bcompare/, ({ id }) => /^(?:diff|listChanged|changeRows|checkMasking|previewReset)/.test(id)],
   [/Queries/, ({ id }) => id === 'runQuery'],
   [/rehearsal/i, ({ id }) => /Rehearsal/.test(id)],
   [/\bimport\b/, ({ id }) => /Import|Source/.test(id)],

@@ -14,11 +14,11 @@ const READS = OPERATIONS.filter(({ method }) => method === 'GET');
 
 /**
  * GET operations that are not reads: they start or complete a sign-in, open the link of a host, follow a log for
- * minutes, or show a move or a trial, of which there is none.
+ * minutes, show a move or a trial, of which there is none, or begin a recovery.
  */
 const NO_READS = [
   ...['completeProviderSignIn', 'startCompanySignIn', 'completeCompanySignIn', 'authorizeClient'],
-  ...['openLink', 'streamEvents', 'getMove', 'getDrain', 'getTrial'],
+  ...['openLink', 'streamEvents', 'getMove', 'getDrain', 'getTrial', 'previewReset'],
 ];
 /** Operations that the host itself serves, or its link. */
 const OF_THE_HOST = [
