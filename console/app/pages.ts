@@ -9,6 +9,7 @@ export type PageGroup = 'data' | 'access' | 'operations';
 export const PROJECT_PAGES = [
   { to: '/projects/$projectId', icon: 'branch', name: TEXT.nav.branches, group: 'data' },
   { to: '/projects/$projectId/snapshots', icon: 'camera', name: TEXT.nav.snapshots, group: 'data' },
+  { to: '/projects/$projectId/recoveries', icon: 'clock', name: TEXT.nav.recoveries, group: 'data' },
   { to: '/projects/$projectId/deleted-branches', icon: 'trash', name: TEXT.nav.deleted, group: 'data' },
   { to: '/projects/$projectId/masking', icon: 'eye', name: TEXT.nav.masking, group: 'data' },
   { to: '/projects/$projectId/network-rules', icon: 'shield', name: TEXT.nav.rules, group: 'access' },

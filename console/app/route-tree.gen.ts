@@ -28,6 +28,7 @@ import { Route as pagesFollowingFollowingPageRouteImport } from './../pages/foll
 import { Route as pagesJobsJobsPageRouteImport } from './../pages/jobs/jobs-page.tsx';
 import { Route as pagesMaskingMaskingPageRouteImport } from './../pages/masking/masking-page.tsx';
 import { Route as pagesNetworkRulesNetworkRulesPageRouteImport } from './../pages/network-rules/network-rules-page.tsx';
+import { Route as pagesRecoveriesRecoveriesPageRouteImport } from './../pages/recoveries/recoveries-page.tsx';
 import { Route as pagesSettingsSettingsPageRouteImport } from './../pages/settings/settings-page.tsx';
 import { Route as pagesSharingSharingPageRouteImport } from './../pages/sharing/sharing-page.tsx';
 import { Route as pagesSnapshotsSnapshotsPageRouteImport } from './../pages/snapshots/snapshots-page.tsx';
@@ -143,6 +144,12 @@ const pagesNetworkRulesNetworkRulesPageRoute =
     path: '/network-rules',
     getParentRoute: () => appProjectShellRoute,
   } as any);
+const pagesRecoveriesRecoveriesPageRoute =
+  pagesRecoveriesRecoveriesPageRouteImport.update({
+    id: '/recoveries',
+    path: '/recoveries',
+    getParentRoute: () => appProjectShellRoute,
+  } as any);
 const pagesSettingsSettingsPageRoute =
   pagesSettingsSettingsPageRouteImport.update({
     id: '/settings',
@@ -218,6 +225,7 @@ export interface FileRoutesByFullPath {
   '/projects/$projectId/jobs': typeof pagesJobsJobsPageRoute;
   '/projects/$projectId/masking': typeof pagesMaskingMaskingPageRoute;
   '/projects/$projectId/network-rules': typeof pagesNetworkRulesNetworkRulesPageRoute;
+  '/projects/$projectId/recoveries': typeof pagesRecoveriesRecoveriesPageRoute;
   '/projects/$projectId/settings': typeof pagesSettingsSettingsPageRoute;
   '/projects/$projectId/sharing': typeof pagesSharingSharingPageRoute;
   '/projects/$projectId/snapshots': typeof pagesSnapshotsSnapshotsPageRoute;
@@ -247,6 +255,7 @@ export interface FileRoutesByTo {
   '/projects/$projectId/jobs': typeof pagesJobsJobsPageRoute;
   '/projects/$projectId/masking': typeof pagesMaskingMaskingPageRoute;
   '/projects/$projectId/network-rules': typeof pagesNetworkRulesNetworkRulesPageRoute;
+  '/projects/$projectId/recoveries': typeof pagesRecoveriesRecoveriesPageRoute;
   '/projects/$projectId/settings': typeof pagesSettingsSettingsPageRoute;
   '/projects/$projectId/sharing': typeof pagesSharingSharingPageRoute;
   '/projects/$projectId/snapshots': typeof pagesSnapshotsSnapshotsPageRoute;
@@ -279,6 +288,7 @@ export interface FileRoutesById {
   '/_inside/projects/$projectId/jobs': typeof pagesJobsJobsPageRoute;
   '/_inside/projects/$projectId/masking': typeof pagesMaskingMaskingPageRoute;
   '/_inside/projects/$projectId/network-rules': typeof pagesNetworkRulesNetworkRulesPageRoute;
+  '/_inside/projects/$projectId/recoveries': typeof pagesRecoveriesRecoveriesPageRoute;
   '/_inside/projects/$projectId/settings': typeof pagesSettingsSettingsPageRoute;
   '/_inside/projects/$projectId/sharing': typeof pagesSharingSharingPageRoute;
   '/_inside/projects/$projectId/snapshots': typeof pagesSnapshotsSnapshotsPageRoute;
@@ -311,6 +321,7 @@ export interface FileRouteTypes {
     | '/projects/$projectId/jobs'
     | '/projects/$projectId/masking'
     | '/projects/$projectId/network-rules'
+    | '/projects/$projectId/recoveries'
     | '/projects/$projectId/settings'
     | '/projects/$projectId/sharing'
     | '/projects/$projectId/snapshots'
@@ -340,6 +351,7 @@ export interface FileRouteTypes {
     | '/projects/$projectId/jobs'
     | '/projects/$projectId/masking'
     | '/projects/$projectId/network-rules'
+    | '/projects/$projectId/recoveries'
     | '/projects/$projectId/settings'
     | '/projects/$projectId/sharing'
     | '/projects/$projectId/snapshots'
@@ -371,6 +383,7 @@ export interface FileRouteTypes {
     | '/_inside/projects/$projectId/jobs'
     | '/_inside/projects/$projectId/masking'
     | '/_inside/projects/$projectId/network-rules'
+    | '/_inside/projects/$projectId/recoveries'
     | '/_inside/projects/$projectId/settings'
     | '/_inside/projects/$projectId/sharing'
     | '/_inside/projects/$projectId/snapshots'
@@ -524,6 +537,13 @@ declare module '@tanstack/react-router' {
       preLoaderRoute: typeof pagesNetworkRulesNetworkRulesPageRouteImport;
       parentRoute: typeof appProjectShellRoute;
     };
+    '/_inside/projects/$projectId/recoveries': {
+      id: '/_inside/projects/$projectId/recoveries';
+      path: '/recoveries';
+      fullPath: '/projects/$projectId/recoveries';
+      preLoaderRoute: typeof pagesRecoveriesRecoveriesPageRouteImport;
+      parentRoute: typeof appProjectShellRoute;
+    };
     '/_inside/projects/$projectId/settings': {
       id: '/_inside/projects/$projectId/settings';
       path: '/settings';
@@ -605,6 +625,7 @@ interface appProjectShellRouteChildren {
   pagesJobsJobsPageRoute: typeof pagesJobsJobsPageRoute;
   pagesMaskingMaskingPageRoute: typeof pagesMaskingMaskingPageRoute;
   pagesNetworkRulesNetworkRulesPageRoute: typeof pagesNetworkRulesNetworkRulesPageRoute;
+  pagesRecoveriesRecoveriesPageRoute: typeof pagesRecoveriesRecoveriesPageRoute;
   pagesSettingsSettingsPageRoute: typeof pagesSettingsSettingsPageRoute;
   pagesSharingSharingPageRoute: typeof pagesSharingSharingPageRoute;
   pagesSnapshotsSnapshotsPageRoute: typeof pagesSnapshotsSnapshotsPageRoute;
@@ -628,6 +649,7 @@ const appProjectShellRouteChildren: appProjectShellRouteChildren = {
   pagesMaskingMaskingPageRoute: pagesMaskingMaskingPageRoute,
   pagesNetworkRulesNetworkRulesPageRoute:
     pagesNetworkRulesNetworkRulesPageRoute,
+  pagesRecoveriesRecoveriesPageRoute: pagesRecoveriesRecoveriesPageRoute,
   pagesSettingsSettingsPageRoute: pagesSettingsSettingsPageRoute,
   pagesSharingSharingPageRoute: pagesSharingSharingPageRoute,
   pagesSnapshotsSnapshotsPageRoute: pagesSnapshotsSnapshotsPageRoute,

@@ -21,6 +21,7 @@ export const routes = rootRoute('app/root.tsx', [
       route('/following', 'pages/following/following-page.tsx'),
       route('/masking', 'pages/masking/masking-page.tsx'),
       route('/snapshots', 'pages/snapshots/snapshots-page.tsx'),
+      route('/recoveries', 'pages/recoveries/recoveries-page.tsx'),
       route('/deleted-branches', 'pages/deleted-branches/deleted-branches-page.tsx'),
       route('/sharing', 'pages/sharing/sharing-page.tsx'),
       route('/jobs', 'pages/jobs/jobs-page.tsx'),

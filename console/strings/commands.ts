@@ -127,9 +127,10 @@ export const COMMANDS = {
     chain(...names.map((name) => line(['branch', 'extend', name], { lifespan, project }))),
   deleteBranch: (project: string, names: readonly string[], purge: boolean) =>
     line(['branch', 'delete', ...names], { purge, project }),
-  resetBranch: (project: string, name: string, to: string, isGuarded: boolean) =>
+  resetBranch: (project: string, name: string, to: string, isGuarded: boolean, at = '') =>
     line(['branch', 'reset', name], {
-      to: to === 'parent' ? '' : to,
+      to: to === 'parent' || at !== '' ? '' : to,
+      at,
       confirm: isGuarded ? name : '',
       project,
     }),
@@ -213,6 +214,7 @@ export const COMMANDS = {
   resumeFollowing: (project: string, appliesChanges: boolean) =>
     line(['follow', 'resume'], { 'apply-changes': appliesChanges, project }),
   stopFollowing: (project: string) => line(['follow', 'stop'], { project }),
+  listDrills: (project: string) => line(['drills'], { project }),
   listJobs: (project: string) => line(['job', 'list'], { project }),
   audit: (filter: { name?: string; project: string; actor_type?: ActorType; actor_id?: string }) =>
     line(['audit', 'list'], {

@@ -19,6 +19,7 @@ export const TEXT = {
     snapshots: 'Snapshots',
     masking: 'Masking',
     following: 'Following',
+    recoveries: 'Recoveries',
     deleted: 'Deleted branches',
     sharing: 'Sharing',
     jobs: 'Jobs',

@@ -48,6 +48,13 @@ function nameProblem(name: string, longest: number): string | null {
   return name.length > most ? `Use at most ${most} characters in this project.` : null;
 }
 
+/** A time as the field for it takes it; empty for none. */
+function localTime(text: string): string {
+  const at = new Date(text);
+  const shifted = new Date(at.getTime() - 60_000 * at.getTimezoneOffset());
+  return Number.isNaN(shifted.getTime()) ? '' : shifted.toISOString().slice(0, 'YYYY-MM-DDTHH:MM:SS'.length);
+}
+
 /** From the first step to the end of the last one. */
 function jobMilliseconds(job: Job): number | null {
   const starts = job.steps.flatMap(({ started_at }) => (started_at ? [Date.parse(started_at)] : []));
@@ -158,13 +165,13 @@ function NameBudget({ name, longest }: { name: string; longest: number }) {
 }
 
 export const Route = createFileRoute('/_inside/projects/$projectId/create-branch')({
-  validateSearch: texts('from', 'snapshot'),
+  validateSearch: texts('from', 'snapshot', 'at'),
   component: CreateBranchPage,
 });
 
 function CreateBranchPage() {
   const { projectId } = Route.useParams();
-  const { from, snapshot } = Route.useSearch();
+  const { from, snapshot, at: wanted } = Route.useSearch();
   const branches = useQuery(branchesQuery(projectId));
   const project = useQuery(projectQuery(projectId)).data;
   const [name, setName] = useState('');
@@ -176,7 +183,7 @@ function CreateBranchPage() {
   const source = chosen ?? fresh?.id ?? 'main';
   const [lifespan, setLifespan] = useState<Lifespan>('7d');
   /** As the control has it: a time of this computer's clock; empty: now. */
-  const [at, setAt] = useState('');
+  const [at, setAt] = useState(wanted === undefined ? '' : localTime(wanted));
   const [data, setData] = useState<Data>('full');
   const [allowMe, setAllowMe] = useState(true);
   const [networks, setNetworks] = useState('');

@@ -50,6 +50,7 @@ export function pagesOf(projectId: string): readonly ConsolePage[] {
     ['network rules', inProject('/network-rules'), /in 1 h \d+ min/],
     ['storage', inProject('/storage'), /never deleted|Waiting/],
     ['snapshots', inProject('/snapshots'), 'before'],
+    ['recoveries', inProject('/recoveries'), /keeps no past/],
     ['masking', inProject('/masking'), 'Not covered|looks personal'],
     ['following', inProject('/following'), 'take over the data'],
     ['deleted branches', inProject('/deleted-branches'), 'gone'],
