@@ -57,11 +57,18 @@ export class Follower {
   /**
    * @param programs of the source, as in `startSource`
    * @param settings of the source, as in `startSource`
+   * @param ofHost further settings of the agent
    */
-  static async start(programs?: string, settings?: string): Promise<Follower> {
+  static async start(
+    programs?: string,
+    settings?: string,
+    ofHost: Record<string, string> = {},
+  ): Promise<Follower> {
     const source = await startSource(settings, programs);
     try {
-      const servers = await startHost({ settings: { FOLLOW_PRIVATE_NETWORKS: '127.0.0.0/8' } });
+      const servers = await startHost({
+        settings: { FOLLOW_PRIVATE_NETWORKS: '127.0.0.0/8', ...ofHost },
+      });
       const follower = new Follower(source, servers);
       follower.startWatch();
       return follower;
