@@ -32,6 +32,7 @@ import { measureMove } from './move.ts';
 import { measureNeighbour } from './neighbour.ts';
 import { measureNeighbours } from './neighbours.ts';
 import { measureNetworkRules } from './network-rules.ts';
+import { measurePast } from './past.ts';
 import { measureRateLimiter } from './rate-limiter.ts';
 import { isMet, type Report, renderReport, writeReport } from './report.ts';
 import { measureRowPages } from './row-pages.ts';
@@ -103,6 +104,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'far-client': { hindrance: () => null, measure: (signal) => measureFarClient(signal) },
   'first-run': { hindrance: () => null, measure: measureFirstRun },
   fixtures: { hindrance: xfsHindrance, measure: (signal) => measureFixtures(signal) },
+  past: { hindrance: xfsHindrance, measure: measurePast },
   'rate-limiter': { hindrance: () => null, measure: measureRateLimiter },
   'row-pages': { hindrance: () => null, measure: measureRowPages },
   'sql-over-http': { hindrance: () => null, measure: measureSqlOverHttp },
