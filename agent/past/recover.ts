@@ -270,7 +270,17 @@ class Recovery {
       'SELECT pg_walfile_name(pg_switch_wal()) AS segment',
     );
     const segment = rows[0]?.segment ?? '';
-    if (!(await pollUntil(() => isArchived(this.#folders, segment), ARCHIVED)))
+    const isDone = async () => {
+      const { rows } = await this.#session.query(
+        'SELECT FROM pg_stat_archiver WHERE last_archived_wal >= $1',
+        [segment],
+      );
+      if (await isArchived(this.#folders, segment)) return true;
+      // A full volume has left it out.
+      if (rows.length > 0) throw new NotRecoverable('the archive has no room');
+      return false;
+    };
+    if (!(await pollUntil(isDone, ARCHIVED)))
       throw new HostError('HOST_BUSY', `PostgreSQL has not archived ${segment} in time: see its log`);
     return segmentNumber(segment, segment_bytes) ?? 0;
   }
