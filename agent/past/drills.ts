@@ -259,7 +259,10 @@ export async function drill(
     await writeDrilled(folders, main.project_id, { ...drilled, records, running: drill_id });
     const ended = await problemOf(host, main, drill_id, record, turn.signal);
     const report = ended && {
-      ...{ project_id: main.project_id, drill_id, drilled_at, at: record.at },
+      project_id: main.project_id,
+      drill_id,
+      drilled_at,
+      at: record.at,
       duration_ms: Math.round(performance.now() - began),
       tables: record.samples.length,
       rows: record.samples.reduce((sum, { rows }) => sum + rows, 0),

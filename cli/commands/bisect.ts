@@ -8,7 +8,7 @@ import { refuseInherited, stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment } from '../connection.ts';
 import { CommandError } from '../exit-codes.ts';
 import { readPastTime } from '../option-values.ts';
-import { isJson, printRecord, printRecords, say } from '../output.ts';
+import { complain, isJson, printRecord, printRecords, say } from '../output.ts';
 import { openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
 import { credentialsOf } from './connections.ts';
@@ -40,7 +40,7 @@ async function judge(program: string, args: readonly string[], env: NodeJS.Proce
   const child = spawn(program, args, { stdio: ['inherit', 'pipe', 'inherit'], env });
   let output = '';
   child.stdout.setEncoding('utf8').on('data', (text: string) => {
-    process.stderr.write(text);
+    complain(text);
     output = `${output}${text}`.slice(0, 100);
   });
   const code = await new Promise<number>((resolve, reject) => {

@@ -182,8 +182,15 @@ router.openapi(
     const earlier = { data: 'full', keepTables: [], at, bisectionId: id } as const;
     const source = unwrap(withData(branch, ofBranch(branch), earlier, undefined, jobId));
     const request = {
-      ...{ jobId, isBatch: false, branches: [{ id: crypto.randomUUID(), name }], project, source },
-      ...{ creatorCidr, onExists: 'fail' as const, actor: actorOf(c), keyUse: null },
+      jobId,
+      isBatch: false,
+      branches: [{ id: crypto.randomUUID(), name }],
+      project,
+      source,
+      creatorCidr,
+      onExists: 'fail' as const,
+      actor: actorOf(c),
+      keyUse: null,
       ...choices,
     };
     unwrap(await coordinatorOf(c.env, projectId).createBranches(request, 0));

@@ -189,8 +189,13 @@ async function recoverWhile(side: Side, n: number) {
   const writing = write(side, () => isOver);
   await sleep(500);
   const params = {
-    ...{ job_id: randomUUID(), project_id: main.project_id, branch_id: main.branch_id },
-    ...{ snapshot_id: randomUUID(), at: row?.at ?? '', room_bytes: 2 ** 40, jobs: 2 },
+    job_id: randomUUID(),
+    project_id: main.project_id,
+    branch_id: main.branch_id,
+    snapshot_id: randomUUID(),
+    at: row?.at ?? '',
+    room_bytes: 2 ** 40,
+    jobs: 2,
   };
   const steps: Record<string, number> = {};
   const total = await timed(async () => {

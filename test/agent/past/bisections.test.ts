@@ -26,7 +26,8 @@ const begin = async (bisections: Bisections, project_id: string = randomUUID()) 
 
 /** How many of the times are not later. */
 function countUpTo(times: readonly bigint[], at: bigint): number {
-  let [low, high] = [0, times.length];
+  let low = 0;
+  let high = times.length;
   while (low < high) {
     const middle = Math.floor((low + high) / 2);
     if ((times[middle] ?? 0n) > at) high = middle;
@@ -63,7 +64,8 @@ test('fifty planted commits of a day of many transactions are each found, with f
       const at = microsecondsOf(step.probe);
       // What PostgreSQL says at the end of the replay.
       const next = countUpTo(commits, at);
-      const [before, after] = [commits[next - 1], commits[next]];
+      const before = commits[next - 1];
+      const after = commits[next];
       bisections.recovered(about.bisection_id, {
         before: before === undefined ? null : momentAt(before),
         after: after === undefined ? null : momentAt(after),

@@ -44,8 +44,13 @@ test.runIf(IS_NIGHTLY)('a followed source sees no connection from a recovery', a
     })();
     const { project_id, branch_id } = follower.main;
     const params = {
-      ...{ job_id: randomUUID(), project_id, branch_id, snapshot_id: randomUUID() },
-      ...{ at: row?.at ?? '', room_bytes: 2 ** 30, jobs: 1 },
+      job_id: randomUUID(),
+      project_id,
+      branch_id,
+      snapshot_id: randomUUID(),
+      at: row?.at ?? '',
+      room_bytes: 2 ** 30,
+      jobs: 1,
     };
     const result = await runOperation(host, 'past.recover', params);
     isOver.abort();

@@ -26,6 +26,7 @@ const OF_PRIMARY: Record<string, string> = {
   listChangedRows: 'as describeTable',
   listRows: 'as describeTable',
   listTables: 'as describeTable',
+  previewReset: 'it begins a job',
   streamEvents: 'the coordinator of the project admits to streams',
 };
 
