@@ -77,7 +77,7 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
   ],
   MASKING_INCOMPLETE: [
     [
-      ['checkMasking'],
+      ['checkMasking', 'previewReset'],
       'The masking policy does not cover the branch. Give the columns a rule, and check it again.',
     ],
   ],

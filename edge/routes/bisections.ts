@@ -156,7 +156,6 @@ router.openapi(
       'FILE_LIMIT_REACHED',
       'RULE_LIMIT_REACHED',
       'SOURCE_NOT_ACTIVE',
-      'SOURCE_BUSY',
     ],
   }),
   async (c) => {

@@ -138,7 +138,7 @@ test('every POST that creates something takes an Idempotency-Key, except those n
   );
   expect(creating.length).toBeGreaterThan(keyless.length);
   // A repeated rehearsal is a new one, and so are a code and a registration. A host has one token, which the next request replaces. SCIM finds a user
-  // or group by its name.
+  // or group by its name. A tenant has one bisection.
   const named = keyless.map(({ described: { operationId } }) => operationId);
   expect(named.toSorted()).toEqual([
     'createOAuthGrant',
@@ -147,6 +147,7 @@ test('every POST that creates something takes an Idempotency-Key, except those n
     'renewHostEnrolment',
     'scimCreateGroup',
     'scimCreateUser',
+    'startBisection',
     'startRehearsal',
   ]);
 });

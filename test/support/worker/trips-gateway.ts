@@ -152,6 +152,7 @@ export async function startTripsGateway(
         invitation_id: crypto.randomUUID(),
         session_id: crypto.randomUUID(),
         grant_id: crypto.randomUUID(),
+        bisection_id: crypto.randomUUID(),
       };
       return {
         host_id,
