@@ -23,7 +23,7 @@ import { chooseTables, isAsRecorded, readSample, Sample, steadyPart } from './sa
  * these times and compares. A drill counts in no limit, and ends when a user wants to recover.
  */
 
-export type DrillHost = RecoveryHost & ComparisonHost;
+type DrillHost = RecoveryHost & ComparisonHost;
 
 const HOUR_MS = 3_600_000;
 const MB = 2 ** 20;

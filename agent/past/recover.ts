@@ -46,7 +46,7 @@ export interface RecoveryHost extends CopyHost {
 type RecoverParams = Params<'past.recover'>;
 type Recovered = MethodResult<'past.recover'>;
 /** What is recovered, and to when: `position` of the WAL rather than the time, if there is one. */
-export type Target = Omit<RecoverParams, 'snapshot_id'> & { position?: string };
+type Target = Omit<RecoverParams, 'snapshot_id'> & { position?: string };
 
 /** As PostgreSQL writes times of commits: `2026-11-23 10:15:00.123456+00`. */
 const COMMITTED = /(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)\+00$/;
