@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { Api, type ApiResponse } from '../support/api.ts';
 import { query } from '../support/database.ts';
@@ -25,8 +26,19 @@ interface Report {
   tables: Record<string, unknown>[];
 }
 
-const tryOn = (api: Api, branch: string, body: object): Promise<ApiResponse<Report & { error: unknown }>> =>
-  api.post(`${path}/branches/${branch}/try`, body);
+type Tried = ApiResponse<Report & { id: string; error: unknown }>;
+
+/** Waits for a trial that has become a job, as on a busy machine. */
+async function tryOn(api: Api, branch: string, body: object): Promise<Tried> {
+  const of = `${path}/branches/${branch}/try`;
+  let tried: Tried = await api.post(of, body);
+  const { id } = tried.body;
+  while (tried.status === 202) {
+    await sleep(500);
+    tried = await api.get(`${of}/${id}`);
+  }
+  return tried;
+}
 
 const keyOf = async (more: Record<string, unknown>) => {
   const wanted = { name: 'agent', role: 'operator', scopes: ['branchgate:write'], expires_in_days: 1 };
