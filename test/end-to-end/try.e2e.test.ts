@@ -163,7 +163,8 @@ describe.runIf(IS_NIGHTLY)('longer than a request', () => {
 });
 
 test.runIf(IS_NIGHTLY)('a trial that fills the disk is ended, and says why', async () => {
-  const sql = 'create temp table junk as select repeat(md5(n::text), 100) from generate_series(1, 1e8) as n';
+  const sql = `create temp table junk (text text); alter table junk alter text set storage external;
+    insert into junk select repeat('x', 100000) from generate_series(1, 1000000)`;
   const { body } = await tryOn(owner, 'main', { sql, role: 'owner' });
   expect(body).toMatchObject({
     outcome: 'failed',
