@@ -54,6 +54,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'branch unprotect': ['branchgate branch unprotect staging'],
   'branch diff': [
     'branchgate branch diff pr-7 --schema',
+    'branchgate branch diff pr-7 --statements > statements.sql',
     'branchgate branch diff pr-7 --rows book',
     'branchgate branch diff pr-7 --cancel',
   ],

@@ -16,3 +16,13 @@ export const schemaProof = (reason: UnprovenReason): string =>
   reason === null
     ? 'The statements were tried on a copy of the other schema without rows, and left the schema of this branch.'
     : SENTENCES[reason];
+
+/** Owners and grants of the roles that every project has: they are the same after every migration. */
+const OF_OWN_ROLES = /^(?:ALTER\b.* OWNER TO|(?:GRANT|REVOKE)\b.* (?:TO|FROM)) "?[gu]_[0-9a-f]{32}_\w+"?$/s;
+
+/** The statements of a difference as a script, which is a migration for any database; empty without one. */
+export const schemaScript = (statements: readonly string[]): string =>
+  statements
+    .filter((statement) => !OF_OWN_ROLES.test(statement))
+    .map((statement) => `${statement};`)
+    .join('\n');

@@ -422,6 +422,16 @@ test.runIf(IS_NIGHTLY)('the difference of a branch is counted and listed', async
     schema: null,
     rows: { not_compared: [] },
   });
+  await query(
+    (await api.credentials(project.id, 'pr-8', '?role=owner')).direct_url,
+    'alter table differs add more int',
+  );
+  const statement = /ALTER TABLE \S*differs\S* ADD COLUMN .*more.*;\n$/;
+  const schema = await cli.run('branch', 'diff', 'pr-8', '--schema');
+  expect(schema.stdout).toContain('\nadded\tcolumn\tpublic.differs.more\t');
+  expect(schema.stdout).toMatch(statement);
+  const statements = await cli.run('branch', 'diff', 'pr-8', '--statements');
+  expect(statements.stdout).toMatch(new RegExp(`^${statement.source}`));
   expect((await cli.run('branch', 'delete', 'pr-8')).code).toBe(0);
 });
 

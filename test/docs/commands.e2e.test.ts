@@ -132,7 +132,7 @@ branchgate psql -- -q -c 'create schema shop' \\
   -c 'create table country (code text primary key)'
 `,
   'docs/operating.md': `${SIGNED_IN}${AS_OPERATOR}`,
-  'docs/schema-difference.md': `${SIGNED_IN}echo 'create table later (id int)' > statements.sql\n`,
+  'docs/schema-difference.md': `${SIGNED_IN}${PR_7}branchgate psql pr-7 -- -q -c 'create table later (id int)'\n`,
   'docs/short-lived-branches.md': AS_ADA,
   'docs/signing-in.md': AS_ADA,
 };

@@ -1,7 +1,7 @@
 import { useMutation, useQuery } from '@tanstack/react-query';
 import { createFileRoute } from '@tanstack/react-router';
 import { plural } from '../../../shared/format.ts';
-import { schemaProof } from '../../../shared/schema-proof.ts';
+import { schemaProof, schemaScript } from '../../../shared/schema-proof.ts';
 import { BranchName, snapshotLabel } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine, Snippet } from '../../components/copy.tsx';
@@ -38,9 +38,6 @@ const METHODS = {
 
 const CHANGE_TONES = { added: 'good', changed: 'warn', dropped: 'bad' } as const;
 
-/** Owners and grants of the roles that every project has: they are the same after every migration. */
-const OF_OWN_ROLES = /^(?:ALTER\b.* OWNER TO|(?:GRANT|REVOKE)\b.* (?:TO|FROM)) "?[gu]_[0-9a-f]{32}_\w+"?$/s;
-
 /** What differs in the schemas, and statements for it. */
 function SchemaDifference({ sides }: { sides: Sides }) {
   const difference = useQuery(differenceQuery(sides, 'schema'));
@@ -53,7 +50,7 @@ function SchemaDifference({ sides }: { sides: Sides }) {
         {({ schema }) => {
           if (!schema) return null;
           const { changes, not_modelled, unproven_reason } = schema;
-          const statements = schema.statements.filter((statement) => !OF_OWN_ROLES.test(statement));
+          const script = schemaScript(schema.statements);
           return (
             <>
               {changes.length === 0 ? (
@@ -74,15 +71,12 @@ function SchemaDifference({ sides }: { sides: Sides }) {
                   ))}
                 </ListTable>
               )}
-              {(statements.length > 0 || not_modelled.length > 0) && (
+              {(script || not_modelled.length > 0) && (
                 <div className="body stack">
-                  {statements.length > 0 && (
+                  {script && (
                     <>
                       <h3>Statements that bring the other side to the schema of this branch</h3>
-                      <Snippet
-                        code={statements.map((statement) => `${statement};`).join('\n')}
-                        label="Copy the statements"
-                      />
+                      <Snippet code={script} label="Copy the statements" />
                       <p className="small quiet">
                         {schemaProof(unproven_reason)} Read them before you run them: they drop what was
                         renamed, and copy no rows.
