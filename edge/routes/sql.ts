@@ -1,6 +1,5 @@
 import { Hono } from 'hono';
 import { z } from 'zod';
-import { loginName } from '../../shared/branch/login.ts';
 import type { FailureCode } from '../../shared/failures.ts';
 import { parseForeign } from '../../shared/foreign-json.ts';
 import { QUERY_PARAMETERS_MAX, SQL_BATCH_MAX } from '../../shared/limits.ts';
@@ -42,8 +41,8 @@ class SqlFailure extends Error {
 }
 
 /** One text for a login that is unknown or closed, and for a wrong password. SQLSTATE `invalid_password`. */
-const wrongPassword = ({ branchId, role }: ConnectionString) =>
-  new SqlFailure('28P01', `password authentication failed for user "${loginName(branchId, role)}"`);
+const wrongPassword = ({ login }: ConnectionString) =>
+  new SqlFailure('28P01', `password authentication failed for user "${login}"`);
 
 /** SQLSTATEs of failures that are the client's to read. The others stay those of the API. */
 const STATES: Partial<Record<FailureCode, string>> = {

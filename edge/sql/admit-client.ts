@@ -5,10 +5,11 @@ import { networkLists, withRanges } from '../access/network-rule.ts';
 import { isSameText } from '../crypto/encoding.ts';
 import { makePassword, openPassword, sealPassword } from '../crypto/scram.ts';
 import type { Sealed, SecretKey } from '../crypto/seal.ts';
-import type { Database } from '../database/database.ts';
+import { isOpenJob } from '../database/conditions.ts';
+import { type Database, isThere } from '../database/database.ts';
 import { moves } from '../database/move-schema.ts';
-import { branchCredentials, networkRules, projectBranches, projects } from '../database/schema.ts';
-import type { ConnectionString } from './connection-string.ts';
+import { branchCredentials, jobs, networkRules, projectBranches, projects } from '../database/schema.ts';
+import { type ConnectionString, NOBODY } from './connection-string.ts';
 
 /** The branch of a URL as the records have it. */
 export interface SqlTarget {
@@ -25,13 +26,13 @@ export interface SqlTarget {
   isAdmitted: boolean;
 }
 
-const NO_BRANCH = '00000000-0000-4000-8000-000000000000';
+const isUnderWay = isThere(jobs, and(eq(jobs.id, moves.jobId), isOpenJob));
 let sealedForNobody: Promise<Sealed> | null = null;
 
 /** Takes as long as the password of a login that exists. */
 const passwordOfNobody = (keys: readonly SecretKey[]): Promise<string> => {
-  sealedForNobody ??= sealPassword(keys, NO_BRANCH, 'read_only', makePassword());
-  return sealedForNobody.then((sealed) => openPassword(keys, NO_BRANCH, 'read_only', sealed));
+  sealedForNobody ??= sealPassword(keys, NOBODY, 'read_only', makePassword());
+  return sealedForNobody.then((sealed) => openPassword(keys, NOBODY, 'read_only', sealed));
 };
 
 /**
@@ -69,9 +70,14 @@ export async function readTarget(
       ),
     networkLists(db),
     db
-      .select({ id: moves.projectId })
+      .select({ phase: moves.phase })
       .from(moves)
-      .where(and(eq(moves.projectId, projectOf), eq(moves.phase, 'fenced'))),
+      .where(
+        and(
+          eq(moves.projectId, projectOf),
+          or(eq(moves.phase, 'fenced'), and(eq(moves.phase, 'moved'), isUnderWay)),
+        ),
+      ),
   ]);
   const branch = branches.find(
     ({ status, hold, databaseName }) => status === 'active' && hold !== 'import' && databaseName === database,
@@ -91,7 +97,10 @@ export async function readTarget(
     hostId: project.hostId,
     revision: project.accessRevision,
     password: expected,
-    isMoving: fences.length > 0,
+    // The other host admits nobody before it has applied the access.
+    isMoving: fences.some(
+      ({ phase }) => phase === 'fenced' || project.accessApplied < project.accessRevision,
+    ),
     isAdmitted:
       address !== null &&
       isPlainAddress(address) &&

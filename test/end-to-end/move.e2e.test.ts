@@ -5,6 +5,7 @@ import { STATE, TRANSFER } from '../support/host/follower.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { BANK, type MoveBody, pathOf, runAt as run, TwoHosts } from '../support/stack/two-hosts.ts';
+import { openDoor, socketClient, socketQuery } from '../support/web-socket.ts';
 
 let two: TwoHosts;
 let stack: Stack;
@@ -21,6 +22,45 @@ const otherThan = (hostId: string) => two.otherThan(hostId);
 const hostOf = (projectId: string) => two.hostOf(projectId);
 const moveOf = (projectId: string) => two.moveOf(projectId);
 const hasEnded = (projectId: string, status: string) => two.hasEnded(projectId, status);
+
+/** Sends a statement every 20 ms, and counts the codes of the answers. */
+class HttpPoll {
+  readonly #url: string;
+  readonly #connection: string;
+  readonly #codes: Record<string, number> = {};
+  readonly #ended: Promise<void>;
+  #isOver = false;
+
+  constructor(url: string, connection: string) {
+    this.#url = url;
+    this.#connection = connection;
+    this.#ended = this.#run();
+  }
+
+  async #run(): Promise<void> {
+    while (!this.#isOver) {
+      const code = await this.once();
+      this.#codes[code] = (this.#codes[code] ?? 0) + 1;
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  }
+
+  async once(): Promise<string> {
+    const response = await fetch(this.#url, {
+      method: 'POST',
+      headers: { 'Neon-Connection-String': this.#connection },
+      body: JSON.stringify({ query: 'select 1', params: [] }),
+    });
+    const { code } = (await response.json()) as { code?: string };
+    return response.status === 200 ? 'done' : String(code);
+  }
+
+  async stop(): Promise<Record<string, number>> {
+    this.#isOver = true;
+    await this.#ended;
+    return this.#codes;
+  }
+}
 
 async function expectNothingLost(url: string, committed: number, unknown: number) {
   const [state] = await run<{ sum: number; transfers: number; counted: number }>(url, STATE);
@@ -60,6 +100,24 @@ test('a project moves with its branches under load: no commit is lost, and passw
   expect(planned.body.branches.map(({ name }) => name)).toEqual(['main', 'pr-1', 'pr-2']);
   expect(planned.body.branches.every(({ size_bytes }) => size_bytes > 1_000_000)).toBe(true);
 
+  const old = before['pr-1'] as Credentials;
+  const doorOf = ({ direct_url, ca_certificate = '' }: Credentials) => {
+    const [other] = stack.state.other_hosts;
+    const isFirst = new URL(direct_url).port === String(stack.state.direct_port);
+    return { port: (isFirst ? stack.state.sql_port : other?.sql_port) ?? 0, ca: ca_certificate };
+  };
+  openDoor(doorOf(old));
+  const sockets = await Promise.all(
+    [old.database_url, old.direct_url].map(async (url) => {
+      const client = await socketClient(url);
+      const ended = client.query('select pg_sleep(600)').then(
+        () => 'done',
+        () => 'ended',
+      );
+      return { ended };
+    }),
+  );
+  const poll = new HttpPoll(`${stack.url}/sql`, old.database_url);
   const writer = two.writer(project.id, IS_NIGHTLY ? 10 : 30);
   const started = await platform.post<MoveBody>(pathOf(project.id), { host_id: to });
   expect(started, JSON.stringify(started.body)).toMatchObject({ status: 202, body: { state: 'building' } });
@@ -98,6 +156,18 @@ test('a project moves with its branches under load: no commit is lost, and passw
       await run(other, 'select 1');
     }
   }
+  for (const { ended } of sockets) expect(await ended).toBe('ended');
+  expect(await socketQuery(old.direct_url, 'select 1').catch(({ code }) => code)).toBe('28P01');
+  const present = await api.credentials(project.id, 'pr-1');
+  openDoor(doorOf(present));
+  for (const url of [present.database_url, present.direct_url])
+    expect(await socketQuery(url, 'select 1 as one')).toEqual([{ one: 1 }]);
+  // Over HTTP the former URL leads to the present host, and clients that come in between are to try again.
+  const codes = await poll.stop();
+  console.info('codes of SQL over HTTP during the move', codes);
+  expect(Object.keys(codes)).toEqual(expect.arrayContaining(['done', '57P03']));
+  expect(Object.keys(codes)).not.toContain('28000');
+  expect(await poll.once()).toBe('done');
   const main = await api.credentials(project.id, 'main');
   await expectNothingLost(main.database_url, committed, unknown);
   for (const [name, n] of [

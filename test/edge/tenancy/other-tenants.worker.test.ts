@@ -403,6 +403,7 @@ const CASES: Record<string, Case> = {
         {
           branchId: ID.main,
           role: 'owner',
+          login: '',
           database: (await branch()).databaseName,
           password: 'password',
           applicationName: 'a',
