@@ -1,0 +1,20 @@
+import { createServer, request, type Server } from 'node:http';
+
+/**
+ * What is in front of a gateway: it states the address of the client, as Cloudflare does.
+ * @param gateway host and port
+ */
+export const gatewayFront = (gateway: string): Server =>
+  createServer((incoming, outgoing) => {
+    const headers = { ...incoming.headers, 'cf-connecting-ip': incoming.socket.remoteAddress };
+    const passed = request(
+      `http://${gateway}${incoming.url}`,
+      { method: incoming.method, headers },
+      (response) => {
+        outgoing.writeHead(response.statusCode ?? 502, response.headers);
+        response.pipe(outgoing);
+      },
+    );
+    passed.on('error', () => outgoing.destroy());
+    incoming.pipe(passed);
+  });
