@@ -1,27 +1,19 @@
-import { execFileSync } from 'node:child_process';
 import { readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
 import { CommandLine } from '../support/command-line.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { ownerOf, tokenOf } from '../support/tenants.ts';
+import { clientPackages, failuresOf, KNOWN } from './client-packages.ts';
 
 const TENANT = 'clients';
-const FOLDER = join(import.meta.dirname, 'packages');
-
-/** What docs/clients.md says does not work through the pooler. */
-const KNOWN: Record<string, string> = {
-  'pg pooled named': 'prepared statement "named-t_pg_pooled" does not exist',
-  'pg pooled listen': 'nothing within 5000 ms',
-  'postgres pooled listen': 'nothing within 5000 ms',
-  'neon pooled listen': 'nothing within 5000 ms',
-};
 
 /** Installs 150 packages that nothing else needs, so it runs at night. */
 describe.runIf(IS_NIGHTLY)('clients', () => {
   let cli: CommandLine;
+  let packages: string;
   beforeAll(async () => {
-    execFileSync('npm', ['ci', '--ignore-scripts'], { cwd: FOLDER, stdio: 'ignore' });
+    packages = await clientPackages();
     const api = await ownerOf(TENANT);
     const project = await api.project('Clients');
     const settings = { BRANCHGATE_URL: inject('stack').url, BRANCHGATE_PROJECT: project.id };
@@ -36,7 +28,7 @@ describe.runIf(IS_NIGHTLY)('clients', () => {
 
   /** Runs a program with a branch of its own. @returns the lines that it prints */
   async function onBranch(file: string, ...options: string[]): Promise<Record<string, string>[]> {
-    const program = [process.execPath, join(FOLDER, file)];
+    const program = [process.execPath, join(packages, file)];
     const { code, stdout, stderr } = await cli.run('exec', '--ephemeral', ...options, '--', ...program);
     expect(code, stderr).toBe(0);
     const lines = stdout.trim().split('\n');
@@ -55,12 +47,7 @@ describe.runIf(IS_NIGHTLY)('clients', () => {
   test('connect, migrate, query and prepare on both ports, as docs/clients.md says', async () => {
     const results = await onBranch('clients.mjs', '--role', 'owner');
     expect(results).toHaveLength(28);
-    const failures = results.flatMap(({ client, port, ...steps }) =>
-      Object.entries(steps)
-        .filter(([, result]) => result !== 'ok')
-        .map(([step, result]) => [`${client} ${port} ${step}`, result]),
-    );
-    expect(Object.fromEntries(failures)).toEqual(KNOWN);
+    expect(failuresOf(results)).toEqual(KNOWN);
   });
 });
 

@@ -1,106 +1,28 @@
-import { execFileSync } from 'node:child_process';
-import { existsSync, globSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
-import { build } from 'esbuild';
-import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
-import { ROOT } from '../../dev/build/repository.ts';
+import { rmSync } from 'node:fs';
+import { afterAll, beforeAll, describe, inject, test } from 'vitest';
 import { CommandLine } from '../support/command-line.ts';
+import { install as installDebian } from '../support/debian.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { ownerOf, tokenOf } from '../support/tenants.ts';
+import { drizzleOverTcp } from './drizzle.ts';
+import {
+  type Edit,
+  expectDocumented,
+  MOCHA,
+  NODE,
+  RESULTS,
+  readGo,
+  readLines,
+  readMocha,
+  readVitest,
+  SUITE_WITHIN_MS,
+  type Suite,
+} from './suite.ts';
 
 const TENANT = 'suites';
-/** What is downloaded stays here for the next run. */
-const CACHE = join(ROOT, '.dev/suites');
-/** The versions of their packages are the newest ones of this day, so that a run repeats the one before. */
-const PUBLISHED_BEFORE = '2026-09-01';
-/** Limits of time only end what hangs. */
-const SUITE_WITHIN_MS = 40 * 60_000;
-
-type Edit = readonly [file: string, text: string, replacement: string];
-
-/** A test suite of others, which runs against a branch. */
-interface Suite {
-  repository: string;
-  tag: string;
-  commit: string;
-  /** The folders of the repository that the suite needs. */
-  folders: readonly string[];
-  /** The folder of its package. */
-  root: string;
-  /** The packages for development that its tests import. */
-  needs: readonly string[];
-  /** Where its files name a server of their own; they get that of the environment. */
-  edits: readonly Edit[];
-  /** Sources in TypeScript that its tests import as JavaScript. */
-  compiled: readonly { from: string; to: string; format: 'esm' | 'cjs' }[];
-  /** Commands of a shell in `root`, which write to `RESULTS`. */
-  run: string;
-  /** The outcome of each case, by its name. */
-  read: (results: string) => Outcome[];
-}
-
-interface Outcome {
-  name: string;
-  /** Why the case failed; null if it passed. */
-  failure: string | null;
-}
-
-const RESULTS = 'results.txt';
-const NODE = `'${process.execPath}'`;
-
-interface MochaCase {
-  fullTitle: string;
-  err: { message?: string };
-}
-
-function readMocha(text: string): Outcome[] {
-  const { passes, failures } = JSON.parse(text) as { passes: MochaCase[]; failures: MochaCase[] };
-  // A late error fails a case that has already passed or failed.
-  const failed = new Map(failures.map(({ fullTitle, err }) => [fullTitle, err.message ?? 'failed']));
-  return [
-    ...passes.flatMap(({ fullTitle }) => (failed.has(fullTitle) ? [] : [{ name: fullTitle, failure: null }])),
-    ...[...failed].map(([name, failure]) => ({ name, failure })),
-  ];
-}
-
-/** Lines of `ok FILE` and `not ok FILE`, each after what its program printed if it failed. */
-function readLines(text: string): Outcome[] {
-  let printed: string[] = [];
-  return text.split('\n').flatMap((line) => {
-    const [, not, name] = /^(not )?ok (\S+)$/.exec(line) ?? [];
-    if (name === undefined) {
-      printed.push(line);
-      return [];
-    }
-    const failure = not === undefined ? null : printed.join('\n');
-    printed = [];
-    return [{ name, failure }];
-  });
-}
-
-function readVitest(text: string): Outcome[] {
-  const { testResults } = JSON.parse(text) as {
-    testResults: {
-      message: string;
-      name: string;
-      assertionResults: { fullName: string; status: string; failureMessages: string[] }[];
-    }[];
-  };
-  return testResults.flatMap(({ assertionResults, message, name }) => {
-    // A file that cannot be loaded has no cases.
-    if (assertionResults.length === 0 && message) return [{ name, failure: message }];
-    return assertionResults
-      .filter(({ status }) => status === 'passed' || status === 'failed')
-      .map(({ fullName, status, failureMessages }) => ({
-        name: fullName,
-        failure: status === 'passed' ? null : failureMessages.join('\n'),
-      }));
-  });
-}
-
-const MOCHA = `${NODE} node_modules/mocha/bin/mocha.js --exit --reporter json --reporter-option output=${RESULTS}`;
 
 const SUITES: Record<string, Suite> = {
+  drizzle: drizzleOverTcp,
   'node-postgres': {
     repository: 'brianc/node-postgres',
     tag: 'pg@8.23.0',
@@ -183,7 +105,7 @@ const SUITES: Record<string, Suite> = {
       ],
       ...[
         'rimraf',
-        'semver',
+
         'sinon',
         'sinon-chai',
         'source-map-support',
@@ -291,103 +213,82 @@ const SUITES: Record<string, Suite> = {
         --testTimeout=300000 --hookTimeout=300000 --reporter=json --outputFile=${RESULTS}`,
     read: readVitest,
   },
+  sequelize: {
+    repository: 'sequelize/sequelize',
+    tag: 'v6.37.8',
+    commit: 'cb7f99ad05de56137672ab95586359ff6ceba004',
+    folders: ['src', 'test'],
+    root: '.',
+    needs: [
+      ...[
+        'chai',
+        'chai-as-promised',
+        'chai-datetime',
+        'cls-hooked',
+        'copyfiles',
+        'delay',
+        'esbuild',
+        'fast-glob',
+      ],
+      ...[
+        'mocha',
+        'module-alias',
+        'node-hook',
+        'p-map',
+        'p-props',
+        'p-settle',
+        'p-timeout',
+        'pg',
+        'pg-hstore',
+      ],
+      ...['rimraf', 'sinon', 'sinon-chai', 'source-map-support', 'typescript'],
+    ],
+    edits: [
+      [
+        'test/config/config.js',
+        '    minifyAliases: env.SEQ_PG_MINIFY_ALIASES',
+        '    minifyAliases: env.SEQ_PG_MINIFY_ALIASES,\n    dialectOptions: { ssl: { rejectUnauthorized: true } }',
+      ],
+    ],
+    // Its own build also writes its types, by a compiler that takes a minute.
+    compiled: [],
+    run: `node_modules/.bin/esbuild $(find src -name '*.js' -o -name '*.ts' | grep -v '[.]d[.]ts$') --outdir=lib --outbase=src --format=cjs --platform=node --target=node18 --log-level=error
+      export DIALECT=postgres SEQ_PG_HOST="$PGHOST" SEQ_PG_PORT="$PGPORT" SEQ_PG_DB="$PGDATABASE" SEQ_PG_USER="$PGUSER" SEQ_PG_PW="$PGPASSWORD"
+      ${MOCHA} -r ./test/registerEsbuild --timeout 60000 'test/integration/dialects/postgres/*.test.js'`,
+    read: readMocha,
+  },
+  'lib/pq': {
+    repository: 'lib/pq',
+    tag: 'v1.10.9',
+    commit: '2a217b94f5ccd3de31aec4152a541b9ff64bed05',
+    folders: ['auth', 'certs', 'hstore', 'oid', 'scram'],
+    root: '.',
+    needs: [],
+    edits: [],
+    compiled: [],
+    run: `GOPATH="$HOME/go" GOCACHE="$HOME/go-cache" GOFLAGS=-mod=mod go test -v . ./hstore >${RESULTS} 2>&1`,
+    read: readGo,
+  },
+  pgTAP: {
+    repository: 'theory/pgtap',
+    tag: 'v1.3.4',
+    commit: '968eb53a33114e83042b3bdb0c664b5b80cf8bdf',
+    folders: ['sql', 'test'],
+    root: '.',
+    needs: [],
+    edits: [],
+    compiled: [],
+    // As a script in a schema of the branch. A file passes if it prints what the project expects of it.
+    run: `sed -e 's/__OS__/linux/g' -e 's/__VERSION__/1.3/g' -e 's,MODULE_PATHNAME,$libdir/pgtap,g' sql/pgtap.sql.in >sql/pgtap.sql
+      psql -Xq -v ON_ERROR_STOP=1 -f sql/pgtap.sql >"$BRANCHGATE_LOG" 2>&1 || cat "$BRANCHGATE_LOG" >&2
+      for file in test/sql/*.sql; do name=$(basename "$file" .sql)
+        psql -Xq -f "$file" >"$HOME/$name.out" 2>&1
+        if sed 1d "test/expected/$name.out" | diff -w - "$HOME/$name.out" >"$BRANCHGATE_LOG"; then echo "ok $name"
+        else head -40 "$BRANCHGATE_LOG"; printf '\nnot ok %s\n' "$name"; fi
+      done >${RESULTS}`,
+    read: readLines,
+  },
 };
-
-/** @throws Error with what the program printed */
-function call(folder: string, program: string, ...args: string[]): string {
-  const env = { ...process.env, GIT_TERMINAL_PROMPT: '0' };
-  return execFileSync(program, args, { cwd: folder, encoding: 'utf8', stdio: 'pipe', env, maxBuffer: 64e6 });
-}
-
-/** Installs a package with those of its packages for development that the tests need. */
-function install(folder: string, { root, needs }: Suite): void {
-  const file = join(folder, root, 'package.json');
-  const {
-    devDependencies = {},
-    workspaces: _,
-    ...rest
-  } = JSON.parse(readFileSync(file, 'utf8')) as {
-    devDependencies?: Record<string, string>;
-    workspaces?: unknown;
-  };
-  const missing = needs.filter((name) => !(name in devDependencies));
-  if (missing.length > 0) throw new Error(`${file} does not name ${missing.join(', ')}`);
-  const kept = Object.fromEntries(needs.map((name) => [name, devDependencies[name]]));
-  writeFileSync(file, JSON.stringify({ ...rest, devDependencies: kept }));
-  const options = [
-    `--before=${PUBLISHED_BEFORE}`,
-    '--ignore-scripts',
-    '--no-audit',
-    '--no-fund',
-    '--no-package-lock',
-    '--legacy-peer-deps',
-  ];
-  call(join(folder, root), 'npm', 'install', ...options, '--no-workspaces');
-}
-
-/** Gets a suite from GitHub, unless an earlier run has. @returns its folder */
-function download(name: string, suite: Suite): string {
-  const folder = join(CACHE, `${name}-${suite.commit.slice(0, 12)}`);
-  if (existsSync(folder)) return folder;
-  const part = `${folder}.part`;
-  rmSync(part, { recursive: true, force: true });
-  const url = `https://github.com/${suite.repository}.git`;
-  const clone = ['clone', '--quiet', '--depth=1', '--filter=blob:none', '--sparse'];
-  try {
-    call(ROOT, 'git', ...clone, `--branch=${suite.tag}`, url, part);
-    call(part, 'git', 'sparse-checkout', 'set', ...suite.folders);
-  } catch (error) {
-    throw new Error(`the suite of ${name} could not be read from ${url}: this test needs GitHub`, {
-      cause: error,
-    });
-  }
-  expect(call(part, 'git', 'rev-parse', 'HEAD').trim(), `${suite.tag} was moved`).toBe(suite.commit);
-  install(part, suite);
-  renameSync(part, folder);
-  return folder;
-}
-
-/** Makes its files as they are published, with its edits. */
-async function prepare(folder: string, { edits, compiled, root }: Suite): Promise<void> {
-  call(folder, 'git', 'checkout', '--quiet', '--force', '.');
-  for (const [file, text, replacement] of edits) {
-    const path = join(folder, root, file);
-    const content = readFileSync(path, 'utf8');
-    expect(content, path).toContain(text);
-    writeFileSync(path, content.replaceAll(text, replacement));
-  }
-  for (const { from, to, format } of compiled) {
-    const sources = globSync('**/*.ts', { cwd: join(folder, root, from) });
-    await build({
-      entryPoints: sources
-        .filter((file) => !file.endsWith('.d.ts'))
-        .map((file) => join(folder, root, from, file)),
-      outbase: join(folder, root, from),
-      outdir: join(folder, root, to),
-      format,
-      platform: 'node',
-      target: 'node24',
-      logLevel: 'error',
-    });
-  }
-}
-
-/** Rows of a table of docs/clients.md that start with this cell. */
-function documented(first: string, columns: number): string[][] {
-  const lines = readFileSync(join(ROOT, 'docs/clients.md'), 'utf8').split('\n');
-  const rows = lines.map((line) =>
-    line
-      .split(/(?<!\\)\|/)
-      .slice(1, -1)
-      .map((cell) =>
-        cell
-          .trim()
-          .replaceAll('\\|', '|')
-          .replace(/^`(.*)`$/, '$1'),
-      ),
-  );
-  return rows.filter((row) => row[0] === first && row.length === columns);
-}
 
 /** Downloads a hundred megabytes, and runs for minutes. */
 describe.runIf(IS_NIGHTLY)('the test suites of clients', () => {
@@ -396,6 +297,7 @@ describe.runIf(IS_NIGHTLY)('the test suites of clients', () => {
     const api = await ownerOf(TENANT);
     const project = await api.project('Suites');
     const settings = { BRANCHGATE_URL: inject('stack').url, BRANCHGATE_PROJECT: project.id };
+    installDebian('go', 'golang-go');
     cli = await CommandLine.open({ ...settings, BRANCHGATE_TOKEN: await tokenOf({ tenant: TENANT }) });
   });
   afterAll(() => rmSync(cli.folder, { recursive: true, force: true }));
@@ -403,38 +305,9 @@ describe.runIf(IS_NIGHTLY)('the test suites of clients', () => {
   test.each(Object.entries(SUITES))(
     '%s fails on a branch where docs/clients.md says so, and nowhere else',
     { timeout: SUITE_WITHIN_MS },
-    async (name, suite) => {
-      const folder = download(name, suite);
-      await prepare(folder, suite);
-      const root = join(folder, suite.root);
-      const results = join(root, RESULTS);
-      rmSync(results, { force: true });
-      const script = `cd '${root}'
-        export PATH='${join(process.execPath, '..')}':"$PATH" BRANCHGATE_LOG="$HOME/log"
-        export PGPASSWORD="$(${NODE} -p 'decodeURIComponent(new URL(process.env.DIRECT_URL).password)')"
-        ${suite.run}`;
-      const { stdout, stderr } = await cli.run(
-        'exec',
-        '--ephemeral',
-        '--role',
-        'owner',
-        '--',
-        'sh',
-        '-c',
-        script,
-      );
-      expect(existsSync(results), `${stdout}\n${stderr}`).toBe(true);
-
-      const outcomes = suite.read(readFileSync(results, 'utf8'));
-      const known = documented(name, 3).map(([, test]) => test);
-      const failed = outcomes.filter(({ failure }) => failure !== null);
-      for (const { name: test, failure } of failed)
-        if (!known.includes(test)) console.error(`${name}: ${test}\n${failure}`);
-      expect(failed.map(({ name: test }) => test).filter((test) => !known.includes(test))).toEqual([]);
-      // A listed case must exist, and no file may have lost its cases.
-      expect(outcomes.map(({ name: test }) => test)).toEqual(expect.arrayContaining(known));
-      const [, version, cases] = documented(name, 4)[0] ?? [];
-      expect([suite.tag, outcomes.length]).toEqual([expect.stringContaining(`${version}`), Number(cases)]);
-    },
+    (name, suite) =>
+      expectDocumented(name, suite, (script) =>
+        cli.run('exec', '--ephemeral', '--role', 'owner', '--', 'sh', '-c', script),
+      ),
   );
 });

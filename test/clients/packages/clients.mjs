@@ -380,7 +380,10 @@ const CLIENTS = {
 const STEPS = ['migrate', 'query', 'prepared', 'named', 'listen'];
 const PORTS = { pooled: process.env.DATABASE_URL, direct: process.env.DIRECT_URL };
 
-for (const [client, open] of Object.entries(CLIENTS)) {
+/** A part of the names of those that are tried. */
+const { CLIENTS_NAMED = '' } = process.env;
+
+for (const [client, open] of Object.entries(CLIENTS).filter(([name]) => name.includes(CLIENTS_NAMED))) {
   for (const [port, url] of Object.entries(PORTS)) {
     const table = `t_${client.replaceAll(/[- ]/g, '_')}_${port}`;
     const result = { client, port };
