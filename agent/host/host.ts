@@ -1,4 +1,5 @@
 import { RuleSync } from '../access/sync-rules.ts';
+import { openChangeGate } from '../changes/rehearse.ts';
 import { probeCloneMethod } from '../cloning/clone-method.ts';
 import { CloneTurns } from '../cloning/clone-turns.ts';
 import { CopyRoom } from '../cloning/copy-room.ts';
@@ -45,6 +46,7 @@ export interface Host {
   comparisons: Comparisons;
   /** Statements that are tried on a copy. */
   trials: Trials;
+  changes: ProjectGate;
   probes: ProjectGate;
   copies: Copies;
   past: Past;
@@ -99,6 +101,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     sql: new SqlRequests(),
     comparisons: new Comparisons(),
     trials: new Trials(sessions),
+    changes: openChangeGate(),
     probes: openProbeGate(),
     copies: new Copies(),
     past: new Past({ settings, postgres, cloneMethod: await methodOfPast(settings, cloneMethod), log }),

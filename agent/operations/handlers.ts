@@ -1,4 +1,6 @@
 import { type Method, type MethodResult, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
+import { applyChange, settleChange } from '../changes/apply.ts';
+import { type ChangeHost, rehearseChange } from '../changes/rehearse.ts';
 import type { CloneTurns } from '../cloning/clone-turns.ts';
 import type { ComparisonHost } from '../difference/sides.ts';
 import { compareHosts } from '../moves/compare.ts';
@@ -32,6 +34,7 @@ import {
   prepareBranches,
   proveBranches,
 } from './branch.ts';
+import { planChange, readChangeSchema } from './change.ts';
 import { cancelDiff, diffBranch, diffRows } from './difference.ts';
 import {
   describeHost,
@@ -56,6 +59,7 @@ import { readTrial, tryStatements } from './trial.ts';
 interface OperationsHost
   extends BranchHost,
     ComparisonHost,
+    ChangeHost,
     RehearsalHost,
     TrialHost,
     InventoryHost,
@@ -130,6 +134,11 @@ const HANDLERS: Handlers = {
   'rehearsal.start': startRehearsal,
   'rehearsal.read': reportRehearsal,
   'rehearsal.finish': finishRehearsal,
+  'change.plan': planChange,
+  'change.schema': readChangeSchema,
+  'change.rehearse': inTurn(rehearseChange),
+  'change.apply': applyChange,
+  'change.settle': settleChange,
   'branch.diff': diffBranch,
   'row.diff': diffRows,
   'diff.cancel': cancelDiff,

@@ -339,6 +339,19 @@ const SQL_RULE = `
   CREATE INDEX sql_rule_by_branch ON sql_rule (branch_id) WHERE branch_id IS NOT NULL;
 `;
 
+/** How far the changes of `main` are that are being applied, or that have stopped. */
+const APPLIED_CHANGE = `
+  CREATE TABLE applied_change (
+    change_id uuid PRIMARY KEY,
+    job_id uuid NOT NULL,
+    branch_id uuid NOT NULL REFERENCES branch ON DELETE CASCADE,
+    done integer NOT NULL, -- steps that are applied
+    xid xid8, -- of the step that is about to commit
+    login text, -- of the sessions that a kill leaves
+    alone jsonb -- the schema, and the invalid indexes, before a step without a transaction
+  );
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -367,6 +380,7 @@ export const MIGRATIONS: readonly string[] = [
   FORCED_POLICIES,
   SQL_RULE,
   BRANCH_SETTINGS,
+  APPLIED_CHANGE,
 ];
 
 /**

@@ -22,6 +22,8 @@ export type Lock =
   | `difference:${string}`
   /** The scratch database of a project for a comparison of schemas, and one of the host's places for them. */
   | `proof:${string}`
+  /** The change that is being applied to a branch. */
+  | `change:${string}`
   /** Logins, ports and sessions of a project, while its access is enforced. */
   | `access:${string}`;
 

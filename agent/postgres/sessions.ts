@@ -55,6 +55,9 @@ export const COMPARING = 'branchgate-difference';
 /** Sessions that load what is copied from a database elsewhere. */
 export const LOADING = 'branchgate-copy';
 
+/** Sessions that run the statements of a change. */
+export const CHANGING_SCHEMA = 'branchgate-change';
+
 /** Name of the sessions that read and change rows for clients. */
 export const BROWSING = 'branchgate-rows';
 /** The last statement of a session before it waits for the next page. */

@@ -33,6 +33,8 @@ const MASKING_SESSIONS = 2;
 const LOAD_SESSIONS = COPY_JOBS.max + 1;
 /** Of a proof of statements: the session that runs them, and the dump of what they leave. */
 const PROOF_SESSIONS = 4;
+/** Sessions of a rehearsed change: the one that runs it, the one that looks at its locks, and dumps of the schema. */
+const REHEARSAL_SESSIONS = 6;
 /** Of a comparison with a snapshot: catalogs and rows. */
 const COMPARISON_SESSIONS = 10;
 /** Of a trial: the statements, and those of the comparison with the state before. */
@@ -50,6 +52,8 @@ export const DATABASES = {
   proof: { ...work('proof', PROOF_SESSIONS), mayGrow: TRIED_BYTES },
   /** The copy on which statements are tried. */
   trial: { ...work('try', TRIAL_SESSIONS), mayGrow: TRIED_BYTES },
+  /** The clone on which a change is tried. */
+  rehearsal: work('change', REHEARSAL_SESSIONS),
   /** A branch that is being made. */
   build: closed('job'),
   spare: closed('spare'),
@@ -179,6 +183,8 @@ export const PROCESSES = {
   proof: { ...ofOperation, databases: ['proof'], transactionSeconds: 60 },
   /** Bounded to 32 s by its session, and the comparison after it. */
   trial: { ...ofOperation, databases: ['trial'], transactionSeconds: 120 },
+  /** Bounded to 10 minutes by the rehearsal. */
+  rehearsal: { ...ofOperation, databases: ['rehearsal'], transactionSeconds: 600 },
   /** The first session in a database that a branch may get. */
   spare: { ...ofOperation, databases: ['spare', 'build'] },
   apply: worker('apply'),
@@ -267,6 +273,8 @@ export const SESSIONS = {
   /** Digests of all rows of a large table; catalogs, or rows that are fetched together. */
   comparison: { bytes: 16 * 1024 * MB, answer: 32 * MB },
   load: ANSWERS_OF_ROWS,
+  /** A step of a change, whose rows nobody reads. */
+  change: { bytes: 64 * MB, answer: 16 * MB },
   /** The plan reads the catalogs. */
   masking: { bytes: Number.POSITIVE_INFINITY, answer: 32 * MB },
   /** Of the role of a subscription, and of the login that runs what a source has in its schema. */

@@ -13,7 +13,7 @@ import {
   type Session,
 } from '../postgres/connect.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
-import { BROWSING, COMPARING, LOADING } from '../postgres/sessions.ts';
+import { BROWSING, CHANGING_SCHEMA, COMPARING, LOADING } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import type { KeptSessions, ReusableSession } from './kept-sessions.ts';
@@ -350,6 +350,36 @@ export const openComparisonSession = (
     options: asOptions({ ...OPTIONS, ...options, role: groupName(project_id, 'owner') }),
     types: AS_TEXT,
     stream: () => boundedSocket('comparison'),
+    connectionTimeoutMillis: CONNECT_WITHIN_MS,
+  });
+
+/**
+ * Opens a session that acts as the owners of the project's objects, with the settings that the database gives every
+ * client. The caller ends it.
+ * @param user a login of that group
+ * @param options limits of time
+ * @throws HostError LOGIN_REFUSED
+ */
+export const openChangeSession = (
+  { settings }: Pick<RowsHost, 'settings'>,
+  { user, database, project_id }: { user: string; database: string; project_id: string },
+  options: Record<string, string | number>,
+) =>
+  openAs(user, {
+    host: settings.POSTGRES_SOCKET_DIR,
+    port: settings.POSTGRES_PORT,
+    database,
+    application_name: CHANGING_SCHEMA,
+    options: asOptions({
+      local_preload_libraries: '',
+      idle_in_transaction_session_timeout: SCRIPT_SESSION_WITHIN_MS,
+      client_connection_check_interval: 1_000,
+      client_min_messages: 'error',
+      ...options,
+      role: groupName(project_id, 'owner'),
+    }),
+    types: AS_TEXT,
+    stream: () => boundedSocket('change'),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
 

@@ -46,6 +46,28 @@ function endOfDollarQuote(text: string, from: number, quote: string): number {
   return end === -1 ? text.length : end + quote.length;
 }
 
+interface Token {
+  token: string;
+  kind: 'quoted' | 'dollar' | 'word' | 'other';
+  /** Position in the text. */
+  from: number;
+}
+
+/** The words, signs and quotes of a text, without blanks and comments. */
+export function* tokensOf(text: string): Generator<Token> {
+  for (let at = 0; at < text.length; ) {
+    const from = at;
+    TOKEN.lastIndex = at;
+    const { groups = {}, 0: token = '' } = TOKEN.exec(text) ?? {};
+    at += Math.max(1, token.length);
+    if (groups.comment !== undefined) at = endOfComment(text, at);
+    if (groups.dollar !== undefined) at = endOfDollarQuote(text, at, token);
+    if (groups.blank !== undefined || groups.comment !== undefined) continue;
+    const kind = (['word', 'quoted', 'dollar'] as const).find((name) => groups[name] !== undefined);
+    yield { token, kind: kind ?? 'other', from };
+  }
+}
+
 /**
  * Splits a text at the semicolons at which psql does: not in quotes, comments, parentheses and the body of a
  * routine. A statement of comments alone is left out.
@@ -66,19 +88,13 @@ export function splitStatements(text: string): Statement[] {
     parentheses = 0;
     blocks = 0;
   };
-  for (let at = 0; at < text.length; ) {
-    TOKEN.lastIndex = at;
-    const { groups = {}, 0: token = '' } = TOKEN.exec(text) ?? {};
-    at += Math.max(1, token.length);
-    if (groups.comment !== undefined) at = endOfComment(text, at);
-    if (groups.dollar !== undefined) at = endOfDollarQuote(text, at, token);
-    if (groups.blank !== undefined || groups.comment !== undefined) continue;
+  for (const { token, kind, from } of tokensOf(text)) {
     if (token === ';' && parentheses === 0 && blocks === 0) {
-      end(at - 1);
+      end(from);
       continue;
     }
-    const word = groups.word?.toLowerCase();
-    if (start.length < START_LENGTH) start.push(word ?? (groups.other === undefined ? '' : token));
+    const word = kind === 'word' ? token.toLowerCase() : undefined;
+    if (start.length < START_LENGTH) start.push(word ?? (kind === 'other' ? token : ''));
     if (token === '(') parentheses += 1;
     else if (token === ')') parentheses = Math.max(0, parentheses - 1);
     else if (parentheses === 0 && word !== undefined) blocks += stepOf(word, blocks, start);

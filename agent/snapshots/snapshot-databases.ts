@@ -24,6 +24,8 @@ export const proofDatabaseName = (id: string) => `bgproof_${id.replaceAll('-', '
 
 /** The copy on which statements are tried. It can be dropped at any time. */
 export const trialDatabaseName = (id: string) => `bgtry_${id.replaceAll('-', '')}`;
+/** The clone on which a change is tried. It can be dropped at any time. */
+export const rehearsedDatabaseName = (id: string) => `bgchange_${id.replaceAll('-', '')}`;
 
 /** A clone that is being masked, or that a killed call has left. It can be dropped at any time. */
 export const maskedDatabaseName = (snapshotId: string) => `bgmask_${snapshotId.replaceAll('-', '')}`;

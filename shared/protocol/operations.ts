@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { BRANCH_ROLES } from '../branch/login.ts';
 import { ProjectSizes } from '../measurement.ts';
 import { Access, Verifier } from './access.ts';
+import { CHANGE_OPERATIONS } from './change-operations.ts';
 import { DIFFERENCE_OPERATIONS } from './difference-operations.ts';
 import { HostDescription } from './host-description.ts';
 import {
@@ -182,6 +183,7 @@ export const OPERATIONS = {
   ...SNAPSHOT_OPERATIONS,
   ...ROW_OPERATIONS,
   ...REHEARSAL_OPERATIONS,
+  ...CHANGE_OPERATIONS,
   ...DIFFERENCE_OPERATIONS,
   ...TRIAL_OPERATIONS,
   ...TRANSFER_OPERATIONS,

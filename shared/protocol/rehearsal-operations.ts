@@ -47,6 +47,12 @@ const Report = z.strictObject({
 });
 export type RehearsalReport = z.output<typeof Report>;
 
+/** The report of a change: its statements are known, so only the objects of the schema are listed. */
+export const ChangeReport = Report.omit({ schema: true, samples: true, longest_gap_ms: true }).extend({
+  changes: SchemaDifference.shape.changes,
+});
+export type ChangeReport = z.output<typeof ChangeReport>;
+
 export const Rehearsal = z.strictObject({
   state: z.enum(['running', 'finished']),
   started_at: Timestamp,

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import { groupName } from '../../../shared/branch/login.ts';
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import { databasePrint } from '../../postgres/database-print.ts';
@@ -59,6 +60,44 @@ export async function compareSchemas(
     );
     return prove(host, login, found, limits);
   });
+}
+
+/**
+ * SHA-256 of a schema, hexadecimal. Two databases have the same one if `compareSchemas` finds no difference.
+ * @throws HostError as `compareSchemas`
+ */
+export const digestSchema = (
+  host: ProofHost,
+  projectId: string,
+  side: Side,
+  signal: AbortSignal,
+): Promise<string> =>
+  withComparisonLogin(host, projectId, [side.database], (login) =>
+    inSchema(host, login, side, signal, async ({ entries }) => digestOf(entries)),
+  );
+
+/**
+ * The objects that differ between two databases of a project, without statements.
+ * @throws HostError as `compareSchemas`
+ */
+export const changedObjects = (
+  host: ProofHost,
+  projectId: string,
+  { before, after }: Sides,
+  signal: AbortSignal,
+): Promise<SchemaDifference['changes']> =>
+  withComparisonLogin(host, projectId, [before.database, after.database], async (login) => {
+    const found = await inSchema(host, login, before, signal, (old) =>
+      inSchema(host, login, after, signal, (present) => planBetween(old, present)),
+    );
+    return fitting(found?.plan.changes ?? [], ROOM.changes);
+  });
+
+function digestOf(entries: readonly SchemaEntry[]): string {
+  const texts = entries.map(({ kind, schema, tag, definition, accessMethod }) =>
+    JSON.stringify([kind, schema, tag, definition, accessMethod]),
+  );
+  return createHash('sha256').update(texts.toSorted().join('\n')).digest('hex');
 }
 
 /** The schema as text, to be compared with a later one. @throws HostError as `compareSchemas` */

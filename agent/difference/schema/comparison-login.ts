@@ -28,7 +28,7 @@ export interface ComparisonLogin {
 /** pg_dump, the session that reads the catalogs, and those of the proof. */
 const CONNECTIONS = 4;
 /** The removal of unused roles leaves it alone for this time. */
-const LEASE = "interval '2 minutes'";
+const LEASE_MINUTES = 2;
 /** SQLSTATE `program_limit_exceeded`. */
 const PROGRAM_LIMIT = '54000';
 
@@ -41,12 +41,14 @@ const tookTooLong = () => new HostError('TIME_LIMIT_REACHED', 'the comparison of
 /**
  * Runs `action` with a login that may connect to the databases.
  * @param databases of the project, or clones of its snapshots
+ * @param minutes for which `action` lasts at most
  */
 export async function withComparisonLogin<T>(
   { settings, postgres }: { settings: AgentSettings; postgres: Pool },
   projectId: string,
   databases: readonly string[],
   action: (login: ComparisonLogin) => Promise<T>,
+  minutes = LEASE_MINUTES,
 ): Promise<T> {
   const id = randomUUID();
   const name = queryLoginName(id);
@@ -56,7 +58,7 @@ export async function withComparisonLogin<T>(
   );
   // Statements that are sent together are one transaction.
   await postgres.query(
-    `DO $$ BEGIN EXECUTE format('CREATE ROLE ${login} LOGIN CONNECTION LIMIT ${CONNECTIONS} VALID UNTIL %L', now() + ${LEASE}); END $$;
+    `DO $$ BEGIN EXECUTE format('CREATE ROLE ${login} LOGIN CONNECTION LIMIT ${CONNECTIONS} VALID UNTIL %L', now() + interval '${minutes} minutes'); END $$;
      GRANT ${identifier(groupName(projectId, 'owner'))} TO ${login} WITH INHERIT FALSE, SET TRUE;
      ${grants.join('; ')}`,
   );

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { stepsOf } from '../../../agent/changes/plan.ts';
 import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import type { Pool } from '../../../agent/postgres/connect.ts';
@@ -554,6 +555,15 @@ test.runIf(IS_NIGHTLY)(
         params: [],
         limits: { lock_ms: 1_000, table_bytes: 0 },
         wait: 25_000,
+      });
+      await runOperation(host, 'change.rehearse', {
+        project_id: busy.project_id,
+        job_id: randomUUID(),
+        branch_id: busy.branch_id,
+        database: busy.database,
+        source: busy.database,
+        busy_wait: 20_000,
+        steps: stepsOf('select pg_sleep(0.2)'),
       });
       await client.query(
         'set debug_parallel_query = on; select count(*) from analysed where pg_sleep(0.001) is not null',
