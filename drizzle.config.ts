@@ -12,6 +12,7 @@ export default defineConfig({
     'move-schema',
     'event-schema',
     'history-schema',
+    'change-schema',
   ].map((name) => `./edge/database/${name}.ts`),
   out: './edge/database/migrations',
 });

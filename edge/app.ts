@@ -30,6 +30,7 @@ import { auditRoutes } from './routes/audit-events.ts';
 import { bisectionRoutes } from './routes/bisections.ts';
 import { branchHistoryRoutes } from './routes/branch-history.ts';
 import { branchRoutes } from './routes/branches.ts';
+import { changeRoutes } from './routes/changes.ts';
 import { checkpointRoutes } from './routes/checkpoints.ts';
 import { companySignInRoutes } from './routes/company-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
@@ -258,6 +259,7 @@ for (const routes of [
   differenceRoutes,
   rehearsalRoutes,
   trialRoutes,
+  changeRoutes,
   followRoutes,
   importRoutes,
   networkRuleRoutes,

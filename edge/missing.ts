@@ -5,6 +5,7 @@ export const RESOURCES = {
   api_key: 'API key',
   bisection: 'open bisection',
   branch: 'branch',
+  change: 'change',
   checkpoint: 'checkpoint',
   comparison: 'comparison',
   deleted_branch: 'deleted branch that can be restored',

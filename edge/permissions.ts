@@ -58,6 +58,8 @@ const ACTIONS = {
   'masking.read': { scope: 'read', reaches: SEE },
   // A weaker policy would show the data of `main` to those who may not read it.
   'masking.change': { scope: 'write', reaches: ADMINISTER },
+  // How many others have to approve a change of `main`.
+  'change.govern': { scope: 'write', reaches: ADMINISTER },
   // It makes the host connect to an address that the caller names.
   'follow.change': { scope: 'write', reaches: ADMINISTER },
   'audit.read': { scope: 'read', reaches: ADMINISTER },

@@ -247,6 +247,29 @@ export const FAILURES = {
     status: 409,
     message: 'The project is not in a state that allows this. Read what it follows, and see state.',
   },
+  CHANGE_STATE: {
+    status: 409,
+    message: 'The change is not in a state that allows this. Read the change, and see state.',
+  },
+  CHANGE_STALE: {
+    status: 409,
+    message:
+      'The schema of main is no longer the one that the change was planned with. Rehearse the change again, which plans it anew.',
+  },
+  CHANGE_OVER_BUDGET: {
+    status: 409,
+    message:
+      'A statement held a strong lock for longer than budget_ms when it was rehearsed. See statement. Use the safer form that its findings name, raise budget_ms, or send accept_outage true.',
+  },
+  CHANGE_NOT_APPROVED: {
+    status: 409,
+    message:
+      'The change lacks an approval of its present plan. Ask another member with full data to approve it.',
+  },
+  CHANGE_STOPPED: {
+    status: 409,
+    message: 'The change stopped before its end. Read the change: it says at which statement, and why.',
+  },
   NO_SNAPSHOT: {
     status: 409,
     message: 'The branch has no snapshot. Take one first, or leave out from.',
@@ -350,6 +373,10 @@ export const FAILURES = {
   SNAPSHOT_LIMIT_REACHED: {
     status: 429,
     message: 'The project has reached its limit of snapshots. Delete a snapshot first.',
+  },
+  CHANGE_LIMIT_REACHED: {
+    status: 429,
+    message: 'The project has reached its limit of open changes. Close one first.',
   },
   PROJECT_LIMIT_REACHED: {
     status: 429,

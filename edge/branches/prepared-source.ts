@@ -39,7 +39,7 @@ import { newSnapshot } from './snapshot.ts';
  */
 
 /** The kinds of jobs that can begin with one. */
-type PreparingKind = 'branch.create' | 'branch.reset' | 'branch.diff';
+type PreparingKind = 'branch.create' | 'branch.reset' | 'branch.diff' | 'change.undo' | 'change.rehearse';
 type Context = SagaContext<PreparingKind>;
 
 const preparedOf = (job: Pick<JobRow, 'input'>): PreparedSource | undefined =>

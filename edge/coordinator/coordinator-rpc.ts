@@ -17,6 +17,8 @@ import type { ResetRequest } from '../branches/reset-branch.ts';
 import type { RestoreRequest } from '../branches/restore-branch.ts';
 import type { SnapshotRequest } from '../branches/take-snapshot.ts';
 import type { TrialRequest } from '../branches/trial.ts';
+import type { ApplyRequest, RehearseRequest } from '../changes/reserve.ts';
+import type { ChangeRow } from '../database/change-schema.ts';
 import type { BranchRow, JobRow } from '../database/schema.ts';
 import type { ProjectEventsRpc } from '../events/project-events.ts';
 import type { CreationProgress } from '../idempotency/idempotency-key.ts';
@@ -59,6 +61,12 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   takeSnapshot(request: SnapshotRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   /** Deletes the record, and opens the job that drops the database. */
   deleteSnapshot(deletion: SnapshotDeletion): Promise<Result<JobRow, Failure>>;
+  /** Opens the job that tries a change on a clone of `main`. */
+  rehearseChange(request: RehearseRequest): Promise<Result<JobRow, Failure>>;
+  /** Opens the job that applies a change, or stores when it does: null. */
+  applyChange(request: ApplyRequest): Promise<Result<JobRow | null, Failure>>;
+  /** Opens the job that resets `main` to what it held before the change. */
+  undoChange(change: ChangeRow, request: ResetRequest): Promise<Result<JobRow, Failure>>;
   /** Opens the job of the comparison, or returns the one that is open. */
   compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>>;
   /** Opens the job that waits for the report of a trial, which its host has begun. */

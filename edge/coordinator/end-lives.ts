@@ -4,13 +4,14 @@ import { retireBranches } from '../branches/delete-branch.ts';
 import { nextExpiry, retireSnapshots } from '../branches/drop-snapshots.ts';
 import { expireBranches } from '../branches/expiry.ts';
 import { nextScheduled, takeScheduledSnapshot } from '../branches/take-snapshot.ts';
+import { applyDueChanges, nextDueChange } from '../changes/due.ts';
 import { isProjectMoving } from '../database/conditions.ts';
 import type { Database } from '../database/database.ts';
 import type { Settings } from '../settings.ts';
 
 /**
  * Ends the lifespans, leases and retentions of the project's branches, snapshots and network rules that are
- * over, and begins the snapshot that is due by the project's schedule.
+ * over, and begins the snapshot and the changes of `main` that are due.
  * @param beforeWriting called before work is written that outlives this call
  * @returns when the next one ends, in Unix milliseconds; infinite if none will
  */
@@ -28,14 +29,16 @@ export async function endLives(
   if (!isMoving) {
     await retireSnapshots(db, settings, projectId, now, beforeWriting);
     await takeScheduledSnapshot(db, settings, projectId, now, beforeWriting);
+    await applyDueChanges(db, projectId, now, beforeWriting);
   }
-  const [end, expiry, scheduled, ruleEnd] = await Promise.all([
+  const [end, expiry, scheduled, ruleEnd, change] = await Promise.all([
     nextEnd(db, projectId),
     nextExpiry(db, projectId),
     nextScheduled(db, projectId),
     nextRuleEnd(db, projectId),
+    nextDueChange(db, projectId, now),
   ]);
-  const next = Math.min(end?.getTime() ?? Number.POSITIVE_INFINITY, expiry, scheduled, ruleEnd);
+  const next = Math.min(end?.getTime() ?? Number.POSITIVE_INFINITY, expiry, scheduled, ruleEnd, change);
   return isMoving ? Math.max(next, now.getTime() + MOVING_MS) : next;
 }
 

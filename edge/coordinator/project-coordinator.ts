@@ -37,10 +37,19 @@ import {
   renameResponse,
   reserveRename,
 } from '../branches/rename-branch.ts';
-import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
+import { type ResetRequest, reserveReset, type UndoneChange } from '../branches/reset-branch.ts';
 import { keptSource, type RestoreRequest, reserveRestore } from '../branches/restore-branch.ts';
 import { reserveSnapshot, type SnapshotRequest } from '../branches/take-snapshot.ts';
 import { reserveTrial, type TrialRequest } from '../branches/trial.ts';
+import {
+  type ApplyRequest,
+  type RehearseRequest,
+  reserveApplication,
+  reserveRehearsal,
+  schedule,
+} from '../changes/reserve.ts';
+import { undoOf } from '../changes/undo.ts';
+import type { ChangeRow } from '../database/change-schema.ts';
 import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
 import { type BranchRow, type JobRow, projectBranches, projects } from '../database/schema.ts';
 import { ProjectEvents } from '../events/project-events.ts';
@@ -277,14 +286,14 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     }
   }
 
-  async #reserveReset(request: ResetRequest): Promise<Result<JobRow, Failure>> {
+  async #reserveReset(request: ResetRequest, change?: UndoneChange): Promise<Result<JobRow, Failure>> {
     const { branch, source, hostId, keyUse } = request;
     const { id, projectId } = branch;
     const sized = await this.#readSizes(projectId, hostId);
     if (!sized.ok) return sized;
     const admission = { projectId, keyUse, source, branchIds: [id], replaced: id };
     return this.quota.reserveWithinQuota(admission, sized.value, () =>
-      reserveReset(this.#db, request, new Date()),
+      reserveReset(this.#db, request, new Date(), change),
     );
   }
 
@@ -350,6 +359,30 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     this.#armAlarm();
     const job = dropJob(snapshot, { hostId, actor, createdBy: actor.userId }, new Date());
     return this.#begin(await deleteSnapshot(this.#db, snapshot, job, job.createdAt));
+  }
+
+  async rehearseChange(request: RehearseRequest): Promise<Result<JobRow, Failure>> {
+    this.#armAlarm();
+    return this.#begin(
+      await this.#sharing(request, (shared) => reserveRehearsal(this.#db, shared, new Date())),
+    );
+  }
+
+  async applyChange(request: ApplyRequest): Promise<Result<JobRow | null, Failure>> {
+    this.#armAlarm();
+    if (request.dueAt === null) return this.#begin(await reserveApplication(this.#db, request, new Date()));
+    const stored = await schedule(this.#db, request, new Date());
+    this.#events.publish(this.#projectId);
+    this.#alarm.wakeAt(request.dueAt.getTime());
+    return stored.ok ? ok(null) : stored;
+  }
+
+  async undoChange(change: ChangeRow, request: ResetRequest): Promise<Result<JobRow, Failure>> {
+    if (!(await isLinked(this.env, request.hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm();
+    const reserved = await this.#reserveReset(request, undoOf(this.#db, change, new Date()));
+    if (reserved.ok) this.ctx.waitUntil(this.#runner.start(reserved.value).then(() => this.#resumeWork()));
+    return reserved;
   }
 
   async compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>> {

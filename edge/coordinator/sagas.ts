@@ -7,6 +7,9 @@ import { resetBranchJob } from '../branches/reset-branch.ts';
 import { restoreBranchJob } from '../branches/restore-branch.ts';
 import { takeSnapshotJob } from '../branches/take-snapshot.ts';
 import { trialJob } from '../branches/trial.ts';
+import { applyChangeJob } from '../changes/apply.ts';
+import { rehearseChangeJob } from '../changes/rehearse.ts';
+import { undoChangeJob } from '../changes/undo.ts';
 import type { SagaTable } from '../jobs/saga.ts';
 import { moveProjectJob } from '../moves/move.ts';
 import { createProjectJob } from '../projects/create-project.ts';
@@ -24,6 +27,9 @@ export const SAGAS: SagaTable = {
   'branch.rename': renameBranchJob,
   'branch.diff': compareBranchJob,
   'branch.try': trialJob,
+  'change.rehearse': rehearseChangeJob,
+  'change.apply': applyChangeJob,
+  'change.undo': undoChangeJob,
   'branch.import': startJob,
   'follow.start': startJob,
   'follow.cutover': cutOverJob,

@@ -5,8 +5,10 @@ import type { BranchRole } from '../../shared/branch/login.ts';
 import { BRANCH_DATA, type BranchData } from '../../shared/masking.ts';
 import type { Moment } from '../../shared/moment.ts';
 import type { JobKind } from '../../shared/project/job.ts';
+import type { AppliedChange, ChangeStep } from '../../shared/protocol/change-operations.ts';
 import { DURABILITIES, SYNC_STATES } from '../../shared/protocol/durability.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { RuleVia } from '../../shared/rule-via.ts';
 
 export const ROLES = ['owner', 'admin', 'operator', 'viewer'] as const;
@@ -121,6 +123,9 @@ export interface JobSubjects {
   'branch.diff': OneBranch & { comparison: Comparison; prepared?: PreparedSource };
   /** Its id is that of the trial on the host. */
   'branch.try': OneBranch & { tried: Tried };
+  'change.rehearse': OneBranch & OneChange & Prepared;
+  'change.apply': OneBranch & OneSnapshot & OneChange;
+  'change.undo': JobSubjects['branch.reset'] & OneChange;
   'branch.import': OneBranch & OneSnapshot & Copied;
   'follow.start': OneBranch &
     OneSnapshot &
@@ -152,6 +157,61 @@ export interface JobSubjects {
     dropsSnapshots: boolean;
   };
 }
+
+/** States of a change of `main` (`edge/changes/states.ts`). */
+export const CHANGE_STATES = [
+  'planned',
+  'rehearsed',
+  'approved',
+  'scheduled',
+  'applying',
+  'stopped',
+  'failed',
+  'applied',
+  'applied_with_differences',
+  'undoing',
+  'undone',
+  'closed',
+] as const;
+export type ChangeState = (typeof CHANGE_STATES)[number];
+
+/** Steps of a change, and the schema of `main` that they begin with. */
+export interface ChangePlan {
+  steps: ChangeStep[];
+  schema: string;
+  /** Differences between the branch and `main` that no statement expresses. */
+  notModelled: string[];
+}
+
+/** Effects of the steps on a clone of `main`. */
+export type StoredRehearsal = Omit<MethodResult<'change.rehearse'>, 'schema_before'> & {
+  data: BranchData;
+  /** ISO 8601. */
+  at: string;
+};
+
+/** An approval counts for the plan with this digest. */
+export interface ChangeApproval {
+  user_id: string;
+  email: string;
+  digest: string;
+  /** ISO 8601. */
+  at: string;
+}
+
+export interface ApplyOptions {
+  lock_timeout_ms: number;
+  attempts: number;
+  budget_ms: number;
+  accept_outage: boolean;
+}
+
+/** How an application ended. `not_allowed`: a scheduled one could not begin. */
+export type StoredApplication = Pick<AppliedChange, 'error' | 'steps'> & {
+  reason: AppliedChange['reason'] | 'not_allowed';
+  /** ISO 8601. */
+  at: string;
+};
 
 /** How far a move is. From `moved` on the project is on the other host. */
 export const MOVE_PHASES = ['building', 'fenced', 'moved', 'undone'] as const;
@@ -205,6 +265,10 @@ interface Prepared {
 
 interface OneBranch {
   branchId: string;
+}
+
+interface OneChange {
+  changeId: string;
 }
 
 interface OneSnapshot {
@@ -298,6 +362,7 @@ export const EVENT_TYPES = [
   'job.changed',
   'storage.changed',
   'follow.changed',
+  'change.changed',
   'project.failed_over',
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];

@@ -47,6 +47,8 @@ const TAGS = {
     'A snapshot is a closed, immutable copy of a branch, from which branches can be created or reset.',
   Differences: 'Comparing the rows and the schema of a branch with another branch or a snapshot.',
   Rehearsals: 'A rehearsal reports what a migration locks, rewrites and loses on a branch.',
+  Changes:
+    'A change of the schema of `main`: planned, rehearsed, approved, applied without an outage, and undone.',
   Imports: 'Copying a PostgreSQL database elsewhere into an empty `main`.',
   Following: 'Taking over the data of a PostgreSQL database elsewhere.',
   'Tables and rows': 'Reading and editing the rows of a branch without a database connection.',

@@ -5,6 +5,7 @@ import { STORAGE_STATES } from '../../shared/project/storage-quota.ts';
 import { Branch, blockedOf, closedTo, connectionsBlockedUntil } from '../branches/branch.ts';
 import { Snapshot } from '../branches/snapshot.ts';
 import {
+  CHANGE_STATES,
   EVENT_TYPES,
   type EventType,
   FOLLOW_RECORD_STATES,
@@ -115,6 +116,15 @@ const DEFINITIONS = {
       branch_id: Id,
       ...FOLLOW_FIELDS,
       state: z.enum([...FOLLOW_RECORD_STATES, 'deleted']),
+    }),
+  },
+  'change.changed': {
+    meaning: 'A change of `main` was planned, or its state changed, or a step of it was applied.',
+    data: z.strictObject({
+      change_id: Id,
+      state: z.enum(CHANGE_STATES),
+      steps_applied: z.int().min(0),
+      job_id: Id.nullable(),
     }),
   },
   'project.failed_over': {

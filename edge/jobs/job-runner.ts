@@ -129,6 +129,7 @@ const CREATIONS: readonly JobKind[] = [
   'branch.reset',
   'branch.restore',
   'snapshot.create',
+  'change.undo',
 ];
 
 /** The kinds of jobs that make branches, whose sizes nobody knows. */

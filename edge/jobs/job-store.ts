@@ -6,7 +6,7 @@ import { type Database, isThere } from '../database/database.ts';
 import { type JobOf, type JobRow, jobs } from '../database/schema.ts';
 
 /** Jobs that change nothing, so no work on their branch or project waits for them. */
-export const READINGS: readonly JobKind[] = ['branch.diff', 'branch.try'];
+export const READINGS: readonly JobKind[] = ['branch.diff', 'branch.try', 'change.rehearse'];
 
 const changes = (branchId: string | SQL) =>
   and(eq(jobs.branchId, branchId), notInArray(jobs.kind, [...READINGS]), isOpenJob);

@@ -162,12 +162,16 @@ export const CANCELLED = 'JOB_CANCELLED';
 /** The attempt ends, and the job is undone. */
 export class JobCancelledError extends Error {}
 
+/** A change stopped before its end. Its record says where, and why. */
+export class ChangeStoppedError extends Error {}
+
 /** A source elsewhere cannot be copied. Its message is public: it says everything that is wrong. */
 export class SourceUnsuitableError extends Error {}
 
 /** A host was away for too long, so the job is undone. It can be begun again when the host is back. */
 export class HostLostError extends Error {}
 
+const STOPPED = 'CHANGE_STOPPED';
 const INCOMPLETE = 'MASKING_INCOMPLETE';
 const COLUMNS_NAMED = 5;
 
@@ -205,7 +209,7 @@ export function publicFailure({ code, message }: JobError): Failure {
   if (code === INCOMPLETE) return maskingFailure(message);
   if (code === UNRECOVERABLE) return { code, fields: JSON.parse(message) };
   if (code === UNSUITABLE) return { code, fields: { message, details: [unsuitable(message)] } };
-  if (code === CANCELLED) return { code };
+  if (code === CANCELLED || code === STOPPED) return { code };
   if (code === OVERTAKEN) return { code: 'NOT_FOUND', reason: message };
   return failureOfOwnCall({ code: isHostFailure(code) ? code : 'INTERNAL', message });
 }
@@ -214,7 +218,8 @@ export function publicFailure({ code, message }: JobError): Failure {
 export function failureClass(error: unknown): HostFailureClass {
   if (error instanceof HostCallError) return HOST_FAILURES[error.code];
   if (error instanceof MaskingIncompleteError || error instanceof SourceUnsuitableError) return 'refused';
-  if (error instanceof JobCancelledError || error instanceof TimeNotRecoverableError) return 'refused';
+  if (error instanceof JobCancelledError || error instanceof ChangeStoppedError) return 'refused';
+  if (error instanceof TimeNotRecoverableError) return 'refused';
   return error instanceof OvertakenError || error instanceof HostLostError ? 'permanent' : 'transient';
 }
 
@@ -225,6 +230,7 @@ export function jobError(error: unknown): JobError {
   if (error instanceof TimeNotRecoverableError) return { code: UNRECOVERABLE, message };
   if (error instanceof SourceUnsuitableError) return { code: UNSUITABLE, message };
   if (error instanceof JobCancelledError) return { code: CANCELLED, message };
+  if (error instanceof ChangeStoppedError) return { code: STOPPED, message };
   if (error instanceof HostLostError) return { code: 'HOST_UNAVAILABLE', message };
   return { code: error instanceof OvertakenError ? OVERTAKEN : 'INTERNAL', message };
 }

@@ -13,7 +13,7 @@ import { Moment } from '../../shared/moment.ts';
 import { Scalar } from '../../shared/protocol/tables.ts';
 import { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { RULE_VIAS } from '../../shared/rule-via.ts';
-import { FOLLOW_RECORD_STATES } from '../database/column-types.ts';
+import { CHANGE_STATES, FOLLOW_RECORD_STATES } from '../database/column-types.ts';
 import { withoutValues } from '../database/database.ts';
 import { ApiError } from '../errors.ts';
 import { isLostObject } from '../lost-object.ts';
@@ -210,6 +210,22 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   FOLLOW_STATE: {
     shape: { state: z.enum(FOLLOW_RECORD_STATES).optional() },
     example: { state: 'stopped' },
+  },
+  CHANGE_STATE: {
+    shape: { state: z.enum(CHANGE_STATES).optional() },
+    example: { state: 'applying' },
+  },
+  CHANGE_OVER_BUDGET: {
+    shape: {
+      statement: Count.meta({ description: 'The `position` of the statement.' }),
+      duration_ms: Count.meta({ description: 'How long it took when it was rehearsed.' }),
+      budget_ms: Count,
+    },
+    example: { statement: 2, duration_ms: 5_400, budget_ms: 2_000 },
+  },
+  CHANGE_LIMIT_REACHED: {
+    shape: { limit: Count, current: Count },
+    example: { limit: 50, current: 50 },
   },
   LOGIN_REFUSED: {
     shape: {
@@ -451,7 +467,7 @@ export function scimFailureResponses(codes: readonly FailureCode[]) {
 }
 
 /** Codes that a job may end with, and no response has. */
-export const OF_JOBS_ONLY: ReadonlySet<string> = new Set<FailureCode>(['JOB_CANCELLED']);
+export const OF_JOBS_ONLY: ReadonlySet<string> = new Set<FailureCode>(['JOB_CANCELLED', 'CHANGE_STOPPED']);
 
 /** Registers all error schemas and the failure responses that operations share as components. */
 export function describeFailures({ openAPIRegistry }: OpenAPIHono<AppEnv>): void {

@@ -18,6 +18,7 @@ type OfOperation = readonly [operations: readonly string[], message: string];
 
 const FOLLOWS_ALREADY =
   'main follows a database elsewhere already. Cut over or stop following before you fill it in another way.';
+const SNAPSHOT_GONE = 'The safety snapshot of the change is gone, so it cannot be undone.';
 const NO_MAIL = 'This gateway is not configured to send e-mail, so it cannot invite anybody';
 
 /** The messages of operations for which the general one of the failure would be about another operation. */
@@ -81,7 +82,13 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
       'The masking policy does not cover the branch. Give the columns a rule, and check it again.',
     ],
   ],
+  NO_SNAPSHOT: [[['undoChange'], SNAPSHOT_GONE]],
   PROJECT_BUSY: [
+    [
+      ['applyChange', 'undoChange'],
+      'Another change of the project is being applied or undone. Try again when it has ended.',
+    ],
+    [['rehearseChange'], 'The change is being rehearsed. Try again when its job has ended.'],
     [
       ['diffBranch', 'previewReset'],
       'The project compares other databases at the moment, and runs one comparison at a time. Try again when it has ended, or cancel it.',
@@ -128,6 +135,7 @@ const OF_OPERATIONS: Partial<Record<FailureCode, readonly OfOperation[]>> = {
       ['tryStatements', 'getTrial'],
       'What was to be copied does not exist any more. Check the status of the branch.',
     ],
+    [['undoChange'], SNAPSHOT_GONE],
     [['undoBranch'], 'The checkpoint does not exist any more. List the checkpoints of the branch.'],
   ],
 };

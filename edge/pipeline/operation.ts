@@ -203,6 +203,7 @@ const NAMED: Record<string, { resource: Resource; isName?: true }> = {
   deleted_branch_id: { resource: 'deleted_branch' },
   snapshot_id: { resource: 'snapshot' },
   bisection_id: { resource: 'bisection' },
+  change_id: { resource: 'change' },
   rule_id: { resource: 'network_rule' },
   trust_id: { resource: 'trust' },
   key_id: { resource: 'api_key' },

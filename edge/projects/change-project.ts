@@ -38,6 +38,7 @@ interface ProjectChange {
   /** Only with `masked_only`. */
   rotate_credentials?: UnmaskedRotation | undefined;
   spares?: Spares | undefined;
+  change_approvals?: number | undefined;
   durability?: Durability | undefined;
 }
 
@@ -58,6 +59,10 @@ const EVENTS = {
   ],
   'project.masked_only.changed': (from: ProjectView, to: ProjectChange) => [from.maskedOnly, to.masked_only],
   'project.spares.changed': (from: ProjectView, to: ProjectChange) => [from.spares ?? AUTOMATIC, to.spares],
+  'project.change_approvals.changed': (from: ProjectView, to: ProjectChange) => [
+    from.changeApprovals,
+    to.change_approvals,
+  ],
   'project.durability.changed': (from: ProjectView, to: ProjectChange) => [from.durability, to.durability],
   'project.snapshot_schedule.changed': (from: ProjectView, to: ProjectChange) => [
     from.snapshotSchedule,
@@ -185,6 +190,7 @@ export async function changeProject(
     connectionAttempts,
     maskedOnly: change.masked_only,
     durability: change.durability,
+    changeApprovals: change.change_approvals,
     spares: change.spares === undefined ? undefined : storedSpares(change.spares),
     ...scheduled(snapshotSchedule, now),
     updatedAt: now,

@@ -181,6 +181,7 @@ const projectRow = (request: ProjectRequest, appKey: string, now: Date): Project
   snapshotSchedule: null,
   snapshotDueAt: null,
   maskedOnly: false,
+  changeApprovals: 0,
   spares: null,
   durability: 'async',
   blocksObservedAt: null,

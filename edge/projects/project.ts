@@ -52,6 +52,10 @@ export const Project = z
         'Only owners, admins and API keys with the permission `data.full` get unmasked data. Everybody else gets branches with masked data, or without rows.',
       example: false,
     }),
+    change_approvals: z.int().meta({
+      description: 'Approvals by other members that a change of `main` needs before it can be applied.',
+      example: 0,
+    }),
     max_slug_length: z
       .int()
       .meta({ description: 'Longest branch name whose database name fits into 63 characters.', example: 43 }),
@@ -137,6 +141,7 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   next_slot_at: row.nextSlotAt?.toISOString() ?? null,
   connection_attempts_per_minute: row.connectionAttempts,
   masked_only: row.maskedOnly,
+  change_approvals: row.changeApprovals,
   max_slug_length: maxSlugLength(row.appKey, row.env),
   snapshot_schedule: row.snapshotSchedule,
   spares: row.spares ?? AUTOMATIC,

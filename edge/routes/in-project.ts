@@ -179,6 +179,7 @@ export const BranchRefParams = z.strictObject({
   branch_ref: z.string().meta({ description: 'The id or the name of the branch.' }),
 });
 export const SnapshotParams = z.strictObject({ project_id: Id, snapshot_id: Id });
+export const ChangeParams = z.strictObject({ project_id: Id, change_id: Id });
 export const DeletedBranchParams = z.strictObject({ project_id: Id, deleted_branch_id: Id });
 export const TableParams = BranchRefParams.extend({
   table: z.string().meta({ description: 'The name of the table, without its schema.' }),

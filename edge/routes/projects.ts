@@ -88,6 +88,10 @@ const ProjectChange = z
       description:
         'For owners and admins. Others, and API keys without the permission `data.full`, then get masked data only: no operation gives them what is in `main`, in an unmasked branch or in an unmasked snapshot. Passwords that were given out before stay valid without `rotate_credentials`.',
     }),
+    change_approvals: z.int().min(0).max(2).optional().meta({
+      description:
+        'For owners and admins. Approvals by other members that a change of `main` needs before it can be applied.',
+    }),
     rotate_credentials: z.enum(UNMASKED_ROTATIONS).optional().meta({
       description:
         'With `masked_only: true`, also if it was true before: replaces the passwords of all branches with unmasked data, as `rotateCredentials` does, and ends the sessions of the old ones. `all_but_main`: not those of `main`, which applications may use.',
@@ -192,6 +196,7 @@ async function passwordNotes(
 
 async function changed(c: AppContext, projectId: string, request: z.output<typeof ProjectChange>) {
   if (request.masked_only !== undefined) unwrap(allow(c.var.principal, 'masking.change'));
+  if (request.change_approvals !== undefined) unwrap(allow(c.var.principal, 'change.govern'));
   const [project] = await inProject(c, projectId, () => []);
   if (request.masked_only !== undefined) requireFullData(c, project);
   const settings = readSettings(c.env);

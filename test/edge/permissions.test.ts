@@ -47,6 +47,7 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'webhooks.change': ['all', 'all', LEADERS, LEADERS],
   'masking.read': ['all', 'all', 'own', 'own'],
   'masking.change': ['all', 'all', LEADERS, LEADERS],
+  'change.govern': ['all', 'all', LEADERS, LEADERS],
   'follow.change': ['all', 'all', LEADERS, LEADERS],
   'audit.read': ['all', 'all', LEADERS, LEADERS],
   'members.read': ['all', 'all', LEADERS, LEADERS],

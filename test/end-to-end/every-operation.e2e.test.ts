@@ -104,6 +104,12 @@ const OF_ACCOUNTS: Record<string, [status: number, error: string]> = {
   deleteOAuthGrant: [404, 'NOT_FOUND'],
   // The host is no standby.
   promoteHost: [409, 'HOST_NOT_STANDBY'],
+  // The change is closed.
+  ...Object.fromEntries(
+    ['rehearseChange', 'approveChange', 'applyChange', 'undoChange'].map(
+      (id) => [id, [409, 'CHANGE_STATE']] as const,
+    ),
+  ),
   // The source is at a private address.
   probeSource: [422, 'SOURCE_UNSUITABLE'],
   probeImport: [422, 'SOURCE_UNSUITABLE'],

@@ -68,6 +68,8 @@ const BODIES: Record<string, Record<string, unknown>> = {
   updateHost: { draining: false },
   // Without an address outside of this machine.
   createWebhook: { url: 'http://127.0.0.1:9/', events: ['storage.changed'] },
+  // The example has a branch that the project lacks.
+  createChange: { sql: 'alter table book add note text' },
   // The table that `createResources` makes.
   previewMasking: { table: 'book' },
   // An address that no host connects to.
@@ -223,6 +225,11 @@ export async function createResources(api: Api, manager = api): Promise<Ids> {
   const path = `/api/v1/projects/${project_id}/branches/${branch_id}/snapshots`;
   const snapshot = await api.post<{ id: string }>(path, {});
   await api.post(`/api/v1/projects/${project_id}/branches/${branch_id}/rehearsal`, {});
+  const change = { sql: 'alter table book add note text' };
+  const { id: change_id } = (await api.post<{ id: string }>(`/api/v1/projects/${project_id}/changes`, change))
+    .body;
+  // A closed one refuses whatever would change `main`.
+  await api.call('DELETE', `/api/v1/projects/${project_id}/changes/${change_id}`);
   return {
     project_id,
     branch_id,
@@ -230,6 +237,7 @@ export async function createResources(api: Api, manager = api): Promise<Ids> {
     rule_id,
     job_id,
     deleted_branch_id,
+    change_id,
     snapshot_id: snapshot.body.id,
     ...(await createMachines(manager, project_id)),
     ...(await createIdentityProvider(manager)),

@@ -26,6 +26,7 @@ const OF_THE_HOST = [
   ...['listExtensions', 'countSessions'],
   'getMasking',
   'getFollowing',
+  'getChange',
   'getHost',
   'listHosts',
 ];

@@ -32,8 +32,19 @@ import { expireBranches } from '../../../edge/branches/expiry.ts';
 import { keptBranch } from '../../../edge/branches/restore-branch.ts';
 import { cloneableSnapshot, latestSnapshot, snapshotsOf } from '../../../edge/branches/snapshot.ts';
 import { reserveSnapshot, takeScheduledSnapshot } from '../../../edge/branches/take-snapshot.ts';
+import { applyChangeJob } from '../../../edge/changes/apply.ts';
+import { approve, countedApprovals, hasApprovals } from '../../../edge/changes/approvals.ts';
+import { applyDueChanges, nextDueChange } from '../../../edge/changes/due.ts';
+import {
+  closeChange,
+  createChange,
+  reserveApplication,
+  reserveRehearsal,
+  schedule,
+} from '../../../edge/changes/reserve.ts';
 import { sha256 } from '../../../edge/crypto/encoding.ts';
 import { sealPassword } from '../../../edge/crypto/scram.ts';
+import { changes } from '../../../edge/database/change-schema.ts';
 import { identityProviders, providerPeople, signInPolicies } from '../../../edge/database/company-schema.ts';
 import { type Database, inOneBatch, insertAllIf, openDatabase } from '../../../edge/database/database.ts';
 import { eventOutbox, webhooks } from '../../../edge/database/event-schema.ts';
@@ -347,8 +358,27 @@ const othersAreBusy = (kind: string) =>
     .update(jobs)
     .set({ status: 'running' })
     .where(and(ne(jobs.projectId, 'p'), sql`${jobs.kind} = ${kind}`));
+const change = async () => {
+  const [row] = await db.select().from(changes).where(eq(changes.id, ID.change));
+  if (!row) throw new Error('no change');
+  return row;
+};
+const changesOfOthers = (set: Partial<typeof changes.$inferInsert>) =>
+  db.update(changes).set(set).where(ne(changes.projectId, 'p'));
+const APPLYING = { lock_timeout_ms: 500, attempts: 1, budget_ms: 2000, accept_outage: false };
+const application = async () => ({
+  jobId: crypto.randomUUID(),
+  snapshotId: crypto.randomUUID(),
+  change: await change(),
+  branch: { ...(await branch()), hold: null },
+  options: APPLYING,
+  dueAt: null,
+  hostId: 'h',
+  actor,
+  createdBy: 'u',
+});
 const completed = async (
-  tried: typeof compareBranchJob | typeof cutOverJob | typeof stopFollowingJob,
+  tried: typeof applyChangeJob | typeof compareBranchJob | typeof cutOverJob | typeof stopFollowingJob,
   ending: never,
 ) => {
   asked.length = 0;
@@ -1151,6 +1181,106 @@ const NAMED: Record<
   },
 };
 
+const CHANGE_CASES: Record<string, Case> = {
+  'a new change at the limit of the project': {
+    change: () => changesOfOthers({ state: 'closed' }),
+    run: async () =>
+      createChange(
+        db,
+        { ...(await change()), id: crypto.randomUUID() },
+        { actor, keyUse: null, response: { status: 201, body: {} } },
+        NOW,
+      ),
+  },
+  'a new change beside finished ones': {
+    change: () => db.update(changes).set({ state: 'undone' }),
+    run: async () =>
+      createChange(
+        db,
+        { ...(await change()), id: crypto.randomUUID(), state: 'planned' },
+        { actor, keyUse: null, response: { status: 201, body: {} } },
+        NOW,
+      ),
+  },
+  'the rehearsal of a change': {
+    run: async () =>
+      reserveRehearsal(
+        db,
+        {
+          jobId: crypto.randomUUID(),
+          change: await change(),
+          plan: { steps: [], schema: 'other', notModelled: [] },
+          digest: 'of another plan',
+          branch: await branch(),
+          source: ofBranch(await branch()),
+          hostId: 'h',
+          actor,
+        },
+        NOW,
+      ),
+    expected: { ok: true },
+  },
+  'the application of a change while those of others run': {
+    change: () => changesOfOthers({ state: 'applying' }),
+    run: async () => reserveApplication(db, await application(), NOW),
+    expected: { ok: true },
+  },
+  'the schedule of a change': {
+    run: async () => schedule(db, { ...(await application()), dueAt: at(60) }, NOW),
+    expected: { ok: true },
+  },
+  'changes that are due': {
+    change: () =>
+      db.update(changes).set({ state: 'scheduled', options: APPLYING, dueAt: at(-5), applier: actor }),
+    run: () => applyDueChanges(db, 'p', NOW, () => {}),
+  },
+  'the next change that is due': {
+    change: () => changesOfOthers({ state: 'scheduled', dueAt: at(5) }),
+    run: () => nextDueChange(db, 'p', NOW),
+  },
+  'the end of an application': {
+    change: () => db.update(changes).set({ state: 'applying', options: APPLYING, snapshotId: ID.manual }),
+    run: async () => {
+      const ending = saga('change.apply', {
+        branchId: ID.main,
+        snapshotId: ID.manual,
+        changeId: ID.change,
+      }) as { job: { id: string } };
+      await db.update(changes).set({ jobId: ending.job.id }).where(eq(changes.id, ID.change));
+      return completed(applyChangeJob, ending as never);
+    },
+  },
+  'approvals of a change': { run: () => holds(countedApprovals(ID.change)), expected: [{ holds: 1 }] },
+  'approvals of a change by a member who was removed': {
+    change: () => db.delete(organizationMembers).where(eq(organizationMembers.userId, ID.personUser)),
+    run: () => holds(countedApprovals(ID.change)),
+    expected: [{ holds: 0 }],
+  },
+  'approvals of a change by somebody of another tenant': {
+    change: () => db.update(users).set({ tenantId: 'elsewhere' }).where(eq(users.id, ID.personUser)),
+    run: () => holds(countedApprovals(ID.change)),
+    expected: [{ holds: 0 }],
+  },
+  'approvals that a project needs': {
+    change: () => db.update(projects).set({ changeApprovals: 2 }).where(ofOthers),
+    run: () => holds(hasApprovals(ID.change)),
+    expected: [{ holds: 1 }],
+  },
+  'an approval': {
+    run: async () =>
+      approve(
+        db,
+        { change: await change(), project: { id: 'p' }, actor: { ...actor, userId: ID.accountUser } },
+        NOW,
+      ),
+    expected: { ok: true },
+  },
+  'the end of a change': {
+    run: async () => closeChange(db, { change: await change(), actor }, NOW),
+    expected: { ok: true },
+  },
+};
+
 const NAMED_CASES = Object.entries(NAMED).flatMap(([name, { run, ...about }]) =>
   (about.ofTenant ? (['later'] as const) : (['later', 'sibling'] as const)).map((twin): [string, Case] => [
     `${name} of the ${twin}`,
@@ -1159,15 +1289,18 @@ const NAMED_CASES = Object.entries(NAMED).flatMap(([name, { run, ...about }]) =>
 );
 
 describe('nothing of others is read or changed by', () => {
-  test.each([...Object.entries(CASES), ...NAMED_CASES])('%s', async (_, tried) => {
-    const alone = await outcomeIn(WORLD.alone, tried);
-    const beside = await outcomeIn(tried.ofTenant ? WORLD.besideTenants : WORLD.besideAll, tried);
-    expect(beside).toEqual(alone);
-    if (Array.isArray(tried.expected)) expect(alone.result).toEqual(tried.expected);
-    else if (tried.expected === null) expect(alone.result).toBeNull();
-    else if (typeof tried.expected === 'object') expect(alone.result).toMatchObject(tried.expected);
-    else if (tried.expected !== undefined) expect(alone.result).toBe(tried.expected);
-  });
+  test.each([...Object.entries(CASES), ...Object.entries(CHANGE_CASES), ...NAMED_CASES])(
+    '%s',
+    async (_, tried) => {
+      const alone = await outcomeIn(WORLD.alone, tried);
+      const beside = await outcomeIn(tried.ofTenant ? WORLD.besideTenants : WORLD.besideAll, tried);
+      expect(beside).toEqual(alone);
+      if (Array.isArray(tried.expected)) expect(alone.result).toEqual(tried.expected);
+      else if (tried.expected === null) expect(alone.result).toBeNull();
+      else if (typeof tried.expected === 'object') expect(alone.result).toMatchObject(tried.expected);
+      else if (tried.expected !== undefined) expect(alone.result).toBe(tried.expected);
+    },
+  );
 
   test('a twin, which has rows in all tables of the tenant', async () => {
     const tables = (rows: readonly StoredRow[]) => [...new Set(rows.map(({ table }) => table))].toSorted();

@@ -56,6 +56,7 @@ export function pagesOf(projectId: string): readonly ConsolePage[] {
     ['deleted branches', inProject('/deleted-branches'), 'gone'],
     ['sharing', inProject('/sharing'), 'Not shared'],
     ['difference', inProject('/branches/changed/difference?table=item'), 'renamed'],
+    ['changes', inProject('/changes'), 'No changes yet'],
     ['jobs', inProject('/jobs'), 'Create project'],
     ['trusts', inProject('/trusts'), 'No workload is trusted'],
     ['settings', inProject('/settings'), 'Project ID'],

@@ -1,3 +1,4 @@
+import { changes } from '../../../edge/database/change-schema.ts';
 import {
   identityProviders,
   providerDomains,
@@ -39,6 +40,7 @@ import {
 } from '../../../edge/database/schema.ts';
 import { follows } from '../../../edge/database/source-schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
+import { changeRow } from './changes.ts';
 import { ACTOR, branchRow, ruleRow } from './records.ts';
 
 /** The moment of these records. */
@@ -88,6 +90,7 @@ export const ID = {
   grant: uuid(91),
   personGrant: uuid(92),
   refresh: uuid(93),
+  change: uuid(94),
 } as const;
 
 const branch = (id: string, status: Parameters<typeof branchRow>[0], more: object = {}) => ({
@@ -298,6 +301,20 @@ export async function insertTenant(db: Database): Promise<void> {
       branches: [],
       ...times,
     }),
+    db.insert(changes).values(
+      changeRow({
+        id: ID.change,
+        state: 'approved',
+        sourceBranchId: ID.feature,
+        sourceName: 'feature',
+        approvals: [
+          { user_id: ID.personUser, email: 'grace@acme.example', digest: 'of the plan', at: '2026-01-01' },
+        ],
+        snapshotId: ID.over,
+        jobId: ID.ended,
+        ...times,
+      }),
+    ),
     db.insert(maskingPolicies).values({
       id: ID.policy,
       projectId: 'p',

@@ -142,6 +142,8 @@ export async function startTripsGateway(
         measurementOf(project_id, Date.now(), { [main_branch.id]: {}, [branch_id]: {} }),
       );
       const job_id = body.jobs[0]?.id ?? '';
+      const change = { sql: 'alter table book add note text' };
+      const planned = await api.post<{ id: string }>(`/api/v1/projects/${project_id}/changes`, change);
       const webhook_id = await api.webhook(project_id);
       const machines = await createMachines(api, project_id);
       const provider = await createIdentityProvider(api);
@@ -161,6 +163,7 @@ export async function startTripsGateway(
         branch_ref: branch_id,
         rule_id,
         job_id,
+        change_id: planned.body.id,
         webhook_id,
         // The host of this gateway keeps none.
         snapshot_id: crypto.randomUUID(),

@@ -135,6 +135,11 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'rehearsal.start': () => REHEARSAL,
   'rehearsal.read': () => ({ rehearsal: REHEARSAL }),
   'rehearsal.finish': () => ({ rehearsal: REHEARSAL }),
+  'change.plan': ({ sql }) => ({
+    steps: [{ statements: [{ sql, findings: [] }], alone: false, sets: false, leaves: 'Nothing is left.' }],
+    schema: '0'.repeat(64),
+  }),
+  'change.schema': () => ({ schema: '0'.repeat(64) }),
   'branch.diff': () => ({ complete: true, method: null, rows: null, schema: null }),
   'try.run': () => ({ report: TRIAL }),
   'try.read': () => ({ known: true, report: TRIAL }),

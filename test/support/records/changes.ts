@@ -1,0 +1,32 @@
+import type { ChangeRow } from '../../../edge/database/change-schema.ts';
+
+/** The record of a change of the project `p`. */
+export const changeRow = (more: Partial<ChangeRow> = {}): ChangeRow => ({
+  id: crypto.randomUUID(),
+  projectId: 'p',
+  tenantId: 't',
+  state: 'planned',
+  formerState: null,
+  stale: false,
+  sourceBranchId: null,
+  sourceName: null,
+  sql: 'select 1',
+  plan: { steps: [], schema: 'as planned', notModelled: [] },
+  digest: 'of the plan',
+  rehearsal: null,
+  approvals: [],
+  options: null,
+  dueAt: null,
+  applier: null,
+  done: 0,
+  schemaDone: null,
+  application: null,
+  snapshotId: null,
+  pausedMs: null,
+  jobId: null,
+  createdBy: 'u',
+  authorSeesData: true,
+  createdAt: new Date(1_000),
+  updatedAt: new Date(1_000),
+  ...more,
+});
