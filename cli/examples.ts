@@ -93,6 +93,17 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate masking set -f masking.json --if-match \'"3"\'',
   ],
   'masking check': ['branchgate masking check pr-7', 'branchgate masking check pr-7 -f masking.json'],
+  'change create': ['branchgate change create --from pr-7', 'branchgate change create -f 0042.sql'],
+  'change list': ['branchgate change list --json id,state'],
+  'change get': ['branchgate change get 5b0c2f0e-7c1d-4d57-9f0e-2f8a4a5a1c11'],
+  'change rehearse': ['branchgate change rehearse 5b0c2f0e-7c1d-4d57-9f0e-2f8a4a5a1c11 --watch'],
+  'change approve': ['branchgate change approve 5b0c2f0e-7c1d-4d57-9f0e-2f8a4a5a1c11'],
+  'change apply': [
+    'branchgate change apply 5b0c2f0e-7c1d-4d57-9f0e-2f8a4a5a1c11 --watch',
+    'branchgate change apply 5b0c2f0e-7c1d-4d57-9f0e-2f8a4a5a1c11 --at 2026-12-01T04:00:00Z',
+  ],
+  'change undo': ['branchgate change undo 5b0c2f0e-7c1d-4d57-9f0e-2f8a4a5a1c11 --watch'],
+  'change delete': ['branchgate change delete 5b0c2f0e-7c1d-4d57-9f0e-2f8a4a5a1c11'],
   rehearse: ['branchgate rehearse -- npx drizzle-kit migrate'],
   psql: ["branchgate psql pr-7 -- -c 'select 1'"],
   exec: [

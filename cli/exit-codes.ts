@@ -104,6 +104,7 @@ const LISTS: Partial<Record<string, string>> = {
   deleted_branch: 'branch list --status deleted',
   table: 'table list',
   snapshot: 'snapshot list',
+  change: 'change list',
   network_rule: 'rule list',
   api_key: 'key list',
   trust: 'trust list',

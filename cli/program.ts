@@ -3,6 +3,7 @@ import { accessCommands } from './commands/access.ts';
 import { apiCommand } from './commands/api.ts';
 import { bisectCommand } from './commands/bisect.ts';
 import { branchCommand } from './commands/branch.ts';
+import { changeCommand } from './commands/change.ts';
 import { checkpointCommand, undoCommand } from './commands/checkpoint.ts';
 import { addCompletion } from './commands/completion.ts';
 import { connectionCommands } from './commands/connections.ts';
@@ -48,6 +49,7 @@ const commandGroups = (): Record<string, Command[]> => ({
     bisectCommand(),
     rehearseCommand(),
     tryCommand(),
+    changeCommand(),
     importCommand(),
     followCommand(),
   ],

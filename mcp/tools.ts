@@ -6,6 +6,7 @@ import { BRANCH_ROLES, type BranchRole } from '../shared/branch/login.ts';
 import { take } from '../shared/take.ts';
 import { findBranch, MADE_BY, ownBranch, ownId, projectOf, shownBranch } from './branches.ts';
 import { branch, data, from, project_id } from './fields.ts';
+import { proposeChange } from './propose-change.ts';
 import { ADDS, DESTROYS, READS, type Tool, type ToolContext, ToolError, tool } from './tool.ts';
 
 const PROJECT = '/api/v1/projects/{project_id}';
@@ -405,4 +406,5 @@ export const TOOLS: readonly Tool[] = [
       return dataOf(context.client.api.GET(`${BRANCH}/credentials`, { params: { path } }));
     },
   }),
+  proposeChange,
 ];

@@ -7,7 +7,15 @@ const ROOT = join(import.meta.dirname, '../..');
 
 /** The command of each operation of the API. */
 const COMMANDS: Record<string, string> = {
+  applyChange: 'change apply',
+  approveChange: 'change approve',
   changeRows: 'query',
+  closeChange: 'change delete',
+  createChange: 'change create',
+  getChange: 'change get',
+  listChanges: 'change list',
+  rehearseChange: 'change rehearse',
+  undoChange: 'change undo',
   checkMasking: 'masking check',
   countSessions: 'branch create',
   createApiKey: 'key create',

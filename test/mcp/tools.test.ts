@@ -96,7 +96,9 @@ test.each(ALL)('the annotations of $name are those of its requests', async (tool
       effects.push(effectOf(request.method, pathname, await request.text()));
       const own = { id: 'own', branch_name: 'agent-checkout', labels: { agent: 'me' }, lease_seconds: 60 };
       const lists = { projects: [], branches: [own, { ...own, branch_name: 'main' }], rows: [] };
-      return Response.json({ actor_id: 'me', report: null, results: [], credentials: {}, ...own, ...lists });
+      // The job of a change is over.
+      const one = { actor_id: 'me', report: null, results: [], job_id: null, credentials: {} };
+      return Response.json({ ...one, ...own, ...lists });
     },
   });
   const context = { client, project: 'shop', signal: AbortSignal.timeout(20_000) };
