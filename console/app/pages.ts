@@ -28,6 +28,7 @@ export const PROJECT_PAGES = [
     isForAdmins: true,
   },
   { to: '/projects/$projectId/storage', icon: 'stack', name: TEXT.nav.storage, group: 'operations' },
+  { to: '/projects/$projectId/changes', icon: 'compare', name: TEXT.nav.changes, group: 'operations' },
   { to: '/projects/$projectId/jobs', icon: 'clock', name: TEXT.nav.jobs, group: 'operations' },
   { to: '/projects/$projectId/following', icon: 'refresh', name: TEXT.nav.following, group: 'operations' },
   { to: '/projects/$projectId/settings', icon: 'gear', name: TEXT.nav.settings, group: 'operations' },

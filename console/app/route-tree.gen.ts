@@ -22,6 +22,7 @@ import { Route as pagesProjectsNewProjectPageRouteImport } from './../pages/proj
 import { Route as pagesAccountSecondFactorPageRouteImport } from './../pages/account/second-factor-page.tsx';
 import { Route as appProjectShellRouteImport } from './project-shell.tsx';
 import { Route as pagesBranchesBranchesPageRouteImport } from './../pages/branches/branches-page.tsx';
+import { Route as pagesChangesChangesPageRouteImport } from './../pages/changes/changes-page.tsx';
 import { Route as pagesCreateBranchCreateBranchPageRouteImport } from './../pages/create-branch/create-branch-page.tsx';
 import { Route as pagesDeletedBranchesDeletedBranchesPageRouteImport } from './../pages/deleted-branches/deleted-branches-page.tsx';
 import { Route as pagesFollowingFollowingPageRouteImport } from './../pages/following/following-page.tsx';
@@ -110,6 +111,11 @@ const pagesBranchesBranchesPageRoute =
     path: '/',
     getParentRoute: () => appProjectShellRoute,
   } as any);
+const pagesChangesChangesPageRoute = pagesChangesChangesPageRouteImport.update({
+  id: '/changes',
+  path: '/changes',
+  getParentRoute: () => appProjectShellRoute,
+} as any);
 const pagesCreateBranchCreateBranchPageRoute =
   pagesCreateBranchCreateBranchPageRouteImport.update({
     id: '/create-branch',
@@ -219,6 +225,7 @@ export interface FileRoutesByFullPath {
   '/account/second-factor': typeof pagesAccountSecondFactorPageRoute;
   '/projects/$projectId': typeof appProjectShellRouteWithChildren;
   '/projects/$projectId/': typeof pagesBranchesBranchesPageRoute;
+  '/projects/$projectId/changes': typeof pagesChangesChangesPageRoute;
   '/projects/$projectId/create-branch': typeof pagesCreateBranchCreateBranchPageRoute;
   '/projects/$projectId/deleted-branches': typeof pagesDeletedBranchesDeletedBranchesPageRoute;
   '/projects/$projectId/following': typeof pagesFollowingFollowingPageRoute;
@@ -249,6 +256,7 @@ export interface FileRoutesByTo {
   '/new': typeof pagesProjectsNewProjectPageRoute;
   '/account/second-factor': typeof pagesAccountSecondFactorPageRoute;
   '/projects/$projectId': typeof pagesBranchesBranchesPageRoute;
+  '/projects/$projectId/changes': typeof pagesChangesChangesPageRoute;
   '/projects/$projectId/create-branch': typeof pagesCreateBranchCreateBranchPageRoute;
   '/projects/$projectId/deleted-branches': typeof pagesDeletedBranchesDeletedBranchesPageRoute;
   '/projects/$projectId/following': typeof pagesFollowingFollowingPageRoute;
@@ -282,6 +290,7 @@ export interface FileRoutesById {
   '/_inside/account/second-factor': typeof pagesAccountSecondFactorPageRoute;
   '/_inside/projects/$projectId': typeof appProjectShellRouteWithChildren;
   '/_inside/projects/$projectId/': typeof pagesBranchesBranchesPageRoute;
+  '/_inside/projects/$projectId/changes': typeof pagesChangesChangesPageRoute;
   '/_inside/projects/$projectId/create-branch': typeof pagesCreateBranchCreateBranchPageRoute;
   '/_inside/projects/$projectId/deleted-branches': typeof pagesDeletedBranchesDeletedBranchesPageRoute;
   '/_inside/projects/$projectId/following': typeof pagesFollowingFollowingPageRoute;
@@ -315,6 +324,7 @@ export interface FileRouteTypes {
     | '/account/second-factor'
     | '/projects/$projectId'
     | '/projects/$projectId/'
+    | '/projects/$projectId/changes'
     | '/projects/$projectId/create-branch'
     | '/projects/$projectId/deleted-branches'
     | '/projects/$projectId/following'
@@ -345,6 +355,7 @@ export interface FileRouteTypes {
     | '/new'
     | '/account/second-factor'
     | '/projects/$projectId'
+    | '/projects/$projectId/changes'
     | '/projects/$projectId/create-branch'
     | '/projects/$projectId/deleted-branches'
     | '/projects/$projectId/following'
@@ -377,6 +388,7 @@ export interface FileRouteTypes {
     | '/_inside/account/second-factor'
     | '/_inside/projects/$projectId'
     | '/_inside/projects/$projectId/'
+    | '/_inside/projects/$projectId/changes'
     | '/_inside/projects/$projectId/create-branch'
     | '/_inside/projects/$projectId/deleted-branches'
     | '/_inside/projects/$projectId/following'
@@ -493,6 +505,13 @@ declare module '@tanstack/react-router' {
       path: '/';
       fullPath: '/projects/$projectId/';
       preLoaderRoute: typeof pagesBranchesBranchesPageRouteImport;
+      parentRoute: typeof appProjectShellRoute;
+    };
+    '/_inside/projects/$projectId/changes': {
+      id: '/_inside/projects/$projectId/changes';
+      path: '/changes';
+      fullPath: '/projects/$projectId/changes';
+      preLoaderRoute: typeof pagesChangesChangesPageRouteImport;
       parentRoute: typeof appProjectShellRoute;
     };
     '/_inside/projects/$projectId/create-branch': {
@@ -619,6 +638,7 @@ declare module '@tanstack/react-router' {
 
 interface appProjectShellRouteChildren {
   pagesBranchesBranchesPageRoute: typeof pagesBranchesBranchesPageRoute;
+  pagesChangesChangesPageRoute: typeof pagesChangesChangesPageRoute;
   pagesCreateBranchCreateBranchPageRoute: typeof pagesCreateBranchCreateBranchPageRoute;
   pagesDeletedBranchesDeletedBranchesPageRoute: typeof pagesDeletedBranchesDeletedBranchesPageRoute;
   pagesFollowingFollowingPageRoute: typeof pagesFollowingFollowingPageRoute;
@@ -640,6 +660,7 @@ interface appProjectShellRouteChildren {
 
 const appProjectShellRouteChildren: appProjectShellRouteChildren = {
   pagesBranchesBranchesPageRoute: pagesBranchesBranchesPageRoute,
+  pagesChangesChangesPageRoute: pagesChangesChangesPageRoute,
   pagesCreateBranchCreateBranchPageRoute:
     pagesCreateBranchCreateBranchPageRoute,
   pagesDeletedBranchesDeletedBranchesPageRoute:

@@ -24,6 +24,7 @@ export const routes = rootRoute('app/root.tsx', [
       route('/recoveries', 'pages/recoveries/recoveries-page.tsx'),
       route('/deleted-branches', 'pages/deleted-branches/deleted-branches-page.tsx'),
       route('/sharing', 'pages/sharing/sharing-page.tsx'),
+      route('/changes', 'pages/changes/changes-page.tsx'),
       route('/jobs', 'pages/jobs/jobs-page.tsx'),
       route('/trusts', 'pages/machine-access/trusts-page.tsx'),
       route('/settings', 'pages/settings/settings-page.tsx'),

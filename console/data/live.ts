@@ -82,6 +82,7 @@ const CHANGED: Readonly<Record<string, readonly string[]>> = {
   'network_rule.changed': ['rules'],
   'snapshot.changed': ['snapshots', 'usage'],
   'job.changed': ['jobs', 'follow'],
+  'change.changed': ['changes', 'change'],
   'follow.changed': ['follow', 'branches'],
   'storage.changed': ['project', 'usage'],
   'project.failed_over': ['project', 'branches', 'snapshots', 'follow'],

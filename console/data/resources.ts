@@ -12,6 +12,7 @@ export type ProjectDetails = Schemas['ProjectDetails'];
 export type Branch = Schemas['Branch'];
 export type Job = Schemas['Job'];
 export type Snapshot = Schemas['Snapshot'];
+export type ChangeSummary = Schemas['ChangeSummary'];
 export type NetworkRule = Schemas['NetworkRule'];
 export type AuditEvent = Schemas['AuditEvent'];
 export type Table = Schemas['Table'];
@@ -258,6 +259,29 @@ export const checkpointsQuery = (projectId: string, branch: string) =>
         }),
       ),
     refetchInterval: REGULAR_MS,
+  });
+
+/** A change of main, compared with main as it is now. */
+export const changeQuery = (projectId: string, changeId: string) =>
+  queryOptions({
+    queryKey: ['change', projectId, changeId],
+    ...freshWhileLive(projectId),
+    queryFn: ({ signal }) => {
+      const params = { path: { project_id: projectId, change_id: changeId } };
+      return dataOf(api.GET('/api/v1/projects/{project_id}/changes/{change_id}', { params, signal }));
+    },
+    refetchInterval: () => unlessLive(projectId, REGULAR_MS),
+  });
+
+export const changesQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['changes', projectId],
+    ...freshWhileLive(projectId),
+    queryFn: ({ signal }) =>
+      everyRecord(
+        gateway.all('/api/v1/projects/{project_id}/changes', { params: inProject(projectId), signal }),
+      ),
+    refetchInterval: () => unlessLive(projectId, REGULAR_MS),
   });
 
 /** The newest jobs. */

@@ -155,6 +155,11 @@ export const COMMANDS = {
   purgeBranch: (projectId: string, id: string) =>
     line(['api', 'DELETE', `/api/v1/projects/${projectId}/branches/${id}?purge=true`]),
 
+  listChanges: (project: string) => line(['change', 'list'], { project }),
+  createChange: (project: string, from: string, hasSql: boolean) =>
+    line(['change', 'create'], { from, file: hasSql ? 'migration.sql' : '', project }),
+  actOnChange: (project: string, verb: 'rehearse' | 'approve' | 'apply' | 'undo' | 'delete', id: string) =>
+    line(['change', verb, id], { project }),
   listSnapshots: (project: string) => line(['snapshot', 'list'], { project }),
   takeSnapshot: (project: string, branch: string, name: string, seconds: string) =>
     line(['snapshot', 'create', branch], { name, ttl: seconds && `${seconds}s`, project }),

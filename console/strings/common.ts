@@ -22,6 +22,7 @@ export const TEXT = {
     recoveries: 'Recoveries',
     deleted: 'Deleted branches',
     sharing: 'Sharing',
+    changes: 'Changes',
     jobs: 'Jobs',
     trusts: 'Workload trusts',
     settings: 'Settings',
