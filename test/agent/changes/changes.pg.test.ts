@@ -117,7 +117,7 @@ test('a change is planned, rehearsed and applied, and main has the schema of the
     "SELECT relowner::regrole::text AS owner FROM pg_class WHERE relname = 'by_price'",
   );
   expect(made?.owner).toMatch(/^g_[0-9a-f]{32}_owner$/);
-  const left = await stage.servers.query("SELECT datname FROM pg_database WHERE datname LIKE 'bgtry%'");
+  const left = await stage.servers.query("SELECT datname FROM pg_database WHERE datname LIKE 'bgchange%'");
   expect(left).toEqual([]);
 });
 
