@@ -24,6 +24,11 @@ export const OPERATIONS: Translations = {
   'bisect.start': null,
   'bisect.step': null,
   'bisect.end': null,
+  'change.plan': null,
+  'change.rehearse': null,
+  'change.apply': null,
+  'change.settle': null,
+  'change.schema': null,
 };
 
 /** Parameters of notifications in the present form, where they differ. */

@@ -15,7 +15,7 @@ interface Pair {
 const CONCURRENTLY = (found: string, base = ''): Pair => ({
   base,
   found,
-  instead: [found.replace(/(INDEX|TABLE|VIEW) /, '$1 CONCURRENTLY ')],
+  instead: [found.replace(/\b(INDEX|TABLE|VIEW) /, '$1 CONCURRENTLY ')],
 });
 const PARTITION = `
   CREATE TABLE part (id int, day date NOT NULL) PARTITION BY RANGE (day);
