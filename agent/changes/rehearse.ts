@@ -26,6 +26,7 @@ import { readWrittenWal, reportOf } from '../rehearsal/report.ts';
 import { type WatchedTables, watchIn } from '../rehearsal/watched-tables.ts';
 import { openChangeSession } from '../rows/branch-session.ts';
 import { rehearsedDatabaseName } from '../snapshots/snapshot-databases.ts';
+import { readForecast } from './forecast.ts';
 import { NO_LIMITS, repeatSettings, runStep, StatementError } from './step.ts';
 
 /** A change is tried on a clone of `main`, in the sessions and steps in which it is applied later. */
@@ -151,6 +152,8 @@ async function rehearseIn(
     schema_after: await digest(),
     steps: run.steps,
     report: { ...report, changes },
+    // A clone has the object ids of `main`.
+    forecast: await readForecast(host.postgres, project_id, [...run.strongest.values()]),
   };
 }
 
@@ -190,6 +193,8 @@ interface Run {
   error: Rehearsed['error'];
   /** Milliseconds by `relation mode`. */
   longest: Record<string, number>;
+  /** The strongest lock on each object. */
+  strongest: Map<string, HeldLock>;
 }
 
 async function runSteps(
@@ -208,7 +213,7 @@ async function runSteps(
     onProgress?: OnProgress | undefined;
   },
 ): Promise<Run> {
-  const run: Run = { steps: [], error: null, longest: {} };
+  const run: Run = { steps: [], error: null, longest: {}, strongest: new Map() };
   const locksMax = Math.max(1, Math.min(LOCKS_MAX.ofStep, Math.floor(LOCKS_MAX.ofAll / steps.length)));
   const options = { statement_timeout: 0, transaction_timeout: 0 };
   return inComparison(
@@ -227,11 +232,12 @@ async function runSteps(
             observer,
             left,
           });
-          for (const { oid, mode } of tried.held)
-            run.longest[`${oid} ${mode}`] = Math.max(
-              run.longest[`${oid} ${mode}`] ?? 0,
-              Math.round(tried.ms),
-            );
+          for (const lock of tried.held) {
+            const key = `${lock.oid} ${lock.mode}`;
+            run.longest[key] = Math.max(run.longest[key] ?? 0, Math.round(tried.ms));
+            const known = run.strongest.get(lock.oid);
+            if (!known || strengthOf(lock) < strengthOf(known)) run.strongest.set(lock.oid, lock);
+          }
           run.steps.push({
             duration_ms: tried.ms,
             locks: tried.held.slice(0, locksMax).map(({ schema, name, mode }) => ({ schema, name, mode })),
@@ -322,12 +328,15 @@ async function tryStep(
     } finally {
       clearInterval(watching);
     }
-    const strongest = (mode: string) => STRONG_MODES.indexOf(mode as (typeof STRONG_MODES)[number]);
-    return { ms, held: [...held.values()].toSorted((a, b) => strongest(a.mode) - strongest(b.mode)) };
+    return { ms, held: [...held.values()].toSorted((one, other) => strengthOf(one) - strengthOf(other)) };
   } finally {
     await session.end().catch(() => breakOff(session));
   }
 }
+
+/** The place of a mode, from the strongest. */
+const strengthOf = ({ mode }: HeldLock): number =>
+  STRONG_MODES.indexOf(mode as (typeof STRONG_MODES)[number]);
 
 /** An object that the step itself has made is not visible here yet: nobody waits for its locks. */
 const HELD = `

@@ -4,6 +4,7 @@ import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { LoginWatch } from '../access/watch-logins.ts';
 import { AttemptWatch } from '../attempts/watch-attempts.ts';
 import { BlockReports } from '../blocks/report-blocks.ts';
+import { LockForecast } from '../changes/forecast.ts';
 import { removeLeftDumps } from '../dump/pg-dump.ts';
 import { runFilterLoop } from '../firewall/packet-filter.ts';
 import { GuardWatch } from '../guard/watch-guards.ts';
@@ -216,6 +217,7 @@ function loopsOf(
     spares: (signal) => runSpareLoop(host, signal),
     standing: (signal) => runStandingLoop(host, signal),
     'locks of rehearsals': (signal) => host.lockSampler.run(signal),
+    'locks of main': (signal) => new LockForecast(host.postgres, log).run(signal),
     'clients of SQL over HTTP': (signal) => host.sql.clients.watch(host, signal),
     'SQL over WebSocket': (signal) => new SqlSockets(host, attempts).run(signal),
     logins: (signal) => new LoginWatch(host, log).run(signal),

@@ -352,6 +352,25 @@ const APPLIED_CHANGE = `
   );
 `;
 
+/** What a strong lock on a table of `main` would have waited for, of the last days. */
+const LOCK_WAIT = `
+  ALTER TABLE project ADD COLUMN sampled_since timestamptz NOT NULL DEFAULT now();
+  CREATE TABLE lock_wait (
+    project_id uuid REFERENCES project ON DELETE CASCADE,
+    relation oid, -- in the database of main
+    writers boolean, -- of a lock that blocks writers alone
+    hour timestamptz,
+    waits smallint[] NOT NULL, -- samples by bucket of the wait
+    sessions integer NOT NULL, -- different ones that had it in a minute
+    names jsonb NOT NULL, -- of the sessions that were waited for, with their samples
+    PRIMARY KEY (project_id, relation, writers, hour)
+  );
+  CREATE TABLE lock_sample (
+    hour timestamptz PRIMARY KEY,
+    samples integer NOT NULL
+  );
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -381,6 +400,7 @@ export const MIGRATIONS: readonly string[] = [
   SQL_RULE,
   BRANCH_SETTINGS,
   APPLIED_CHANGE,
+  LOCK_WAIT,
 ];
 
 /**

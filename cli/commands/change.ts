@@ -1,6 +1,7 @@
 import { Command } from 'commander';
 import { type Change, endOfChange } from '../../client/changes.ts';
 import { dataOf } from '../../client/response-error.ts';
+import { forecastText } from '../../shared/forecast-text.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError, EXIT_CODES } from '../exit-codes.ts';
 import { exitWith } from '../exit-status.ts';
@@ -53,6 +54,7 @@ function print(command: Command, change: Change): void {
     printLines([
       `Rehearsal: ${rehearsal.error ? 'failed' : rehearsal.verdict}`,
       ...rehearsal.dangers.map(({ kind, schema, name }) => `  ${kind}: ${schema}.${name}`),
+      ...rehearsal.forecast.map((forecast) => `  ${forecastText(forecast)}`),
       ...errorLines(rehearsal.error),
     ]);
   }

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { BRANCH_DATA } from '../../shared/masking.ts';
-import { Finding, STOP_REASONS } from '../../shared/protocol/change-operations.ts';
+import { Finding, Forecast, STOP_REASONS } from '../../shared/protocol/change-operations.ts';
 import { ChangeReport } from '../../shared/protocol/rehearsal-operations.ts';
 import { sha256 } from '../crypto/encoding.ts';
 import type { ChangeRow } from '../database/change-schema.ts';
@@ -59,6 +59,10 @@ const Rehearsal = ChangeReport.extend({
     description: 'For which the pooled clients of `main` waited while it was cloned.',
   }),
   error: StatementError.nullable().meta({ description: 'Null: every statement ran.' }),
+  forecast: z.array(Forecast).meta({
+    description:
+      'What each strong lock would have waited for in `main` in the last 14 days, by samples of each second: until everybody had released the table who held it. Hours are in UTC. Empty: nothing was sampled, or no lock is strong.',
+  }),
 });
 
 const Summary = z.strictObject({
@@ -232,7 +236,7 @@ export function toChange(
 }
 
 function toRehearsal(
-  { report, steps, error, data, at, paused_ms }: NonNullable<ChangeRow['rehearsal']>,
+  { report, steps, error, forecast, data, at, paused_ms }: NonNullable<ChangeRow['rehearsal']>,
   seesData: boolean,
 ): z.output<typeof Rehearsal> {
   return {
@@ -243,5 +247,6 @@ function toRehearsal(
     paused_ms,
     // An error on masked data quotes masked data.
     error: errorFor(error, seesData || data !== 'full'),
+    forecast,
   };
 }

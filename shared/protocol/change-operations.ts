@@ -45,6 +45,30 @@ export const RehearsedStep = z.strictObject({
 });
 export type RehearsedStep = z.output<typeof RehearsedStep>;
 
+/** Longest waits of a lock: for half of the time, and for 95 % of it. */
+const Wait = z.strictObject({ p50: Milliseconds, p95: Milliseconds });
+/** An hour of the day, in UTC. */
+const ForecastHour = z.strictObject({
+  days: z.enum(['weekdays', 'weekend']),
+  hour: z.int().min(0).max(23),
+  wait_ms: Wait,
+});
+/** What a lock of the change would have waited for in `main` in the last 14 days. */
+export const Forecast = z.strictObject({
+  schema: z.string(),
+  name: z.string(),
+  mode: z.string(),
+  wait_ms: Wait,
+  /** Sessions that used the table within a minute, at most: so many would have queued behind the lock. */
+  waiting_sessions: Count,
+  /** `application_name` of the sessions that it would have waited for, the most frequent first. */
+  behind: z.array(z.string()).max(20),
+  rests_on_days: Count,
+  worst: ForecastHour,
+  quietest: ForecastHour,
+});
+export type Forecast = z.output<typeof Forecast>;
+
 /** `statement` counts from 1 over all steps. */
 const StatementError = z.strictObject({
   statement: z.int().positive(),
@@ -114,6 +138,8 @@ export const CHANGE_OPERATIONS = {
       /** Steps that ran. */
       steps: z.array(RehearsedStep),
       report: ChangeReport,
+      /** By table, the longest wait first; empty without a sample. */
+      forecast: z.array(Forecast),
       /** For which pooled clients of `main` were held while it was cloned. */
       paused_ms: Milliseconds,
     }),

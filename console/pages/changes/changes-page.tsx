@@ -3,6 +3,7 @@ import { createFileRoute, Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { type Change, endOfChange } from '../../../client/changes.ts';
 import { dataOf } from '../../../client/response-error.ts';
+import { forecastText } from '../../../shared/forecast-text.ts';
 import { dateTime, duration, plural, secondsSince } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
@@ -229,6 +230,9 @@ function ChangeDetails({ change, me }: { change: Change; me: Me | null }) {
           ))}
         </ul>
       )}
+      {rehearsal?.forecast.map((forecast) => (
+        <p key={`${forecast.schema}.${forecast.name}`}>{forecastText(forecast)}</p>
+      ))}
       {rehearsal && !rehearsal.error && (
         <p>
           Rehearsed {dateTime(rehearsal.rehearsed_at)}: {rehearsal.verdict}

@@ -8,6 +8,7 @@ import type { AppliedChange, ChangeStep } from '../../../shared/protocol/change-
 import type { MethodResult } from '../../../shared/protocol/operations.ts';
 import { asClient, type Branch, connect, startHostWithProject } from '../../support/host/host-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
+import { describeForecast } from './forecast.ts';
 import { describeLint } from './lint.ts';
 import { describeMatrix } from './matrix.ts';
 
@@ -302,5 +303,6 @@ describe('after a kill', () => {
   });
 });
 
+describeForecast(() => stage);
 describeLint(() => stage);
 describeMatrix(() => stage);
