@@ -1,4 +1,5 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { changesOfMain } from '../changes/base.ts';
 import { stepsOf } from '../changes/plan.ts';
 import { atRest, type ChangeHost } from '../changes/rehearse.ts';
 import { digestSchema } from '../difference/schema/compare-schemas.ts';
@@ -9,10 +10,12 @@ import { digestSchema } from '../difference/schema/compare-schemas.ts';
  */
 export async function planChange(
   host: ChangeHost,
-  { sql, ...main }: Params<'change.plan'>,
+  { sql, branch, ...main }: Params<'change.plan'>,
 ): Promise<MethodResult<'change.plan'>> {
   const steps = stepsOf(sql);
-  return { steps, ...(await readChangeSchema(host, main)) };
+  const main_changes =
+    branch === null ? null : await changesOfMain(host, main.project_id, main.database, branch);
+  return { steps, main_changes, ...(await readChangeSchema(host, main)) };
 }
 
 export async function readChangeSchema(

@@ -48,6 +48,10 @@ function print(command: Command, change: Change): void {
     { title: 'Approvals', columns: ['email', 'counts', 'approved_at'], records: approvals },
   ]);
   if (isJson(command)) return;
+  if (change.base === 'gone') printLines(['It is not known what main was like when the branch was made.']);
+  printLines(
+    change.main_changes.map(({ kind, identity, change: what }) => `main: ${kind} ${identity} ${what} since`),
+  );
   for (const { position, findings } of statements)
     printLines(findings.map(({ message, instead }) => `${position}: ${message} Safer: ${instead}.`));
   if (rehearsal) {

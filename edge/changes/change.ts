@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { BRANCH_DATA } from '../../shared/masking.ts';
-import { Finding, Forecast, STOP_REASONS } from '../../shared/protocol/change-operations.ts';
+import { Finding, Forecast, MainChange, STOP_REASONS } from '../../shared/protocol/change-operations.ts';
 import { ChangeReport } from '../../shared/protocol/rehearsal-operations.ts';
 import { sha256 } from '../crypto/encoding.ts';
 import type { ChangeRow } from '../database/change-schema.ts';
@@ -127,6 +127,14 @@ export const Change = Summary.extend({
   not_modelled: z.array(z.string()).meta({
     description: 'Differences between the branch and `main` that no statement expresses.',
   }),
+  base: z.enum(['kept', 'gone']).nullable().meta({
+    description:
+      'Whether it is known what `main` was like when the branch was made. Null: the statements were given.',
+  }),
+  main_changes: z.array(MainChange).meta({
+    description:
+      'What `main` has got since the branch was made, which statements of the difference can undo. 200 at most.',
+  }),
   rehearsal: Rehearsal.nullable(),
 }).meta({ id: 'Change' });
 
@@ -231,6 +239,8 @@ export function toChange(
     ...toSummary(row, project, seesData),
     statements,
     not_modelled: plan.notModelled,
+    base: plan.base,
+    main_changes: plan.mainChanges,
     rehearsal: rehearsal && toRehearsal(rehearsal, seesData),
   };
 }

@@ -40,8 +40,24 @@ export async function planChange(
       ),
     );
   const sql = 'sql' in from ? from.sql : statements.map((statement) => `${statement};`).join('\n');
-  const { steps, schema } = await call('change.plan', { project_id: projectId, ...onHost(main), sql });
-  return ok({ steps, schema, notModelled });
+  const {
+    steps,
+    schema,
+    main_changes: mainChanges,
+  } = await call('change.plan', {
+    project_id: projectId,
+    ...onHost(main),
+    sql,
+    branch: 'branch' in from ? from.branch.databaseName : null,
+  });
+  const base = mainChanges ? 'kept' : 'gone';
+  return ok({
+    steps,
+    schema,
+    notModelled,
+    base: 'branch' in from ? base : null,
+    mainChanges: mainChanges ?? [],
+  });
 }
 
 async function differenceOf(

@@ -5,7 +5,7 @@ import type { BranchRole } from '../../shared/branch/login.ts';
 import { BRANCH_DATA, type BranchData } from '../../shared/masking.ts';
 import type { Moment } from '../../shared/moment.ts';
 import type { JobKind } from '../../shared/project/job.ts';
-import type { AppliedChange, ChangeStep } from '../../shared/protocol/change-operations.ts';
+import type { AppliedChange, ChangeStep, MainChange } from '../../shared/protocol/change-operations.ts';
 import { DURABILITIES, SYNC_STATES } from '../../shared/protocol/durability.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
@@ -181,6 +181,10 @@ export interface ChangePlan {
   schema: string;
   /** Differences between the branch and `main` that no statement expresses. */
   notModelled: string[];
+  /** Whether it is known what `main` was like when the branch was made; null: the statements were given. */
+  base: 'kept' | 'gone' | null;
+  /** What `main` has got since. */
+  mainChanges: MainChange[];
 }
 
 /** Effects of the steps on a clone of `main`. */

@@ -108,13 +108,31 @@ export const AppliedChange = z.strictObject({
 });
 export type AppliedChange = z.output<typeof AppliedChange>;
 
+/** What happened to an object of `main` since the branch was made, with its kind and name as PostgreSQL writes them. */
+export const MainChange = z.strictObject({
+  kind: z.string(),
+  identity: z.string(),
+  change: z.enum(['added', 'changed', 'dropped']),
+});
+export type MainChange = z.output<typeof MainChange>;
+
 const Main = { project_id: Id, branch_id: Id, database: Database };
 
 export const CHANGE_OPERATIONS = {
   'change.plan': operation({
     summary: 'Divide SQL into the steps of a change, and read the schema that they begin with',
-    params: z.strictObject({ ...Main, sql: z.string().max(CHANGE_SQL_MAX) }),
-    result: z.strictObject({ steps: z.array(ChangeStep).max(CHANGE_STEPS_MAX), schema: SchemaDigest }),
+    params: z.strictObject({
+      ...Main,
+      sql: z.string().max(CHANGE_SQL_MAX),
+      /** Database of the branch that the statements come from; null: they were given. */
+      branch: Database.nullable(),
+    }),
+    result: z.strictObject({
+      steps: z.array(ChangeStep).max(CHANGE_STEPS_MAX),
+      schema: SchemaDigest,
+      /** Since the branch was made; null: not known. */
+      main_changes: z.array(MainChange).max(200).nullable(),
+    }),
     deadline: 30_000,
     concurrent: true,
   }),

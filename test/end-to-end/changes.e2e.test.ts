@@ -178,6 +178,29 @@ test('a migration of main in between makes a change stale, and its next rehearsa
   await inMain('drop table shelf');
 });
 
+test('a change stays open while main is reset, and is stale if that gave main another schema', async () => {
+  await inMain('create table kept (id int)');
+  const { body: before } = await owner.post<{ id: string }>(
+    `/api/v1/projects/${project.id}/branches/main/snapshots`,
+    {},
+  );
+  const change = await plan({ sql: 'alter table kept add note text' });
+  await rehearsed(change.id);
+  const reset = () =>
+    owner.post(`/api/v1/projects/${project.id}/branches/main/reset`, { to: before.id, confirm: 'main' });
+  expect((await reset()).status).toBe(200);
+  expect(await read(change.id)).toMatchObject({ stale: false, state: 'rehearsed' });
+  await inMain('alter table kept add other int');
+  expect(await read(change.id)).toMatchObject({ stale: true });
+  expect((await reset()).status).toBe(200);
+  expect((await act(change.id, 'apply', MAIN)).status).toBe(202);
+  await until(change.id, 'applied');
+  expect(
+    await inMain("select attname from pg_attribute where attrelid = 'kept'::regclass and attnum = 2"),
+  ).toEqual([{ attname: 'note' }]);
+  await inMain('drop table kept');
+});
+
 test('of two applications of a project one runs, and what is too slow needs the consent to an outage', async () => {
   const slow = await plan({ sql: 'begin; alter table book add slow int; select pg_sleep(1); commit' });
   const other = await plan({ sql: 'alter table book add other int' });

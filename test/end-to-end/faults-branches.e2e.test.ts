@@ -330,6 +330,85 @@ test.each(deletionCases('branch.drop', 'branch', 'postmaster'))(
   },
 );
 
+describe('a change of main', () => {
+  let project: ProjectBody;
+  let url: string;
+  let path: string;
+  beforeAll(async () => {
+    project = await api.project('Changed', { storage_quota_gib: 2 });
+    path = `/api/v1/projects/${project.id}`;
+    await api.allow(project.id);
+    url = (await api.credentials(project.id, 'main', '?role=owner')).direct_url;
+  });
+
+  /** Seven steps, of which two run without a transaction. They take about as long together as the last moment says. */
+  const stepsOn = (table: string) => `
+    create table ${table} (id int);
+    insert into ${table} values (1);
+    begin; insert into ${table} values (2); select pg_sleep(0.2); insert into ${table} values (3); commit;
+    create index concurrently ${table}_id on ${table} (id);
+    insert into ${table} values (4);
+    drop index concurrently ${table}_id;
+    insert into ${table} values (5)`;
+
+  interface Change {
+    id: string;
+    job_id: string;
+    state: string;
+    applied_count: number;
+    application: { reason: string | null } | null;
+    safety_snapshot_id: string | null;
+  }
+  const changeOf = async (id: string) => (await api.get<Change>(`${path}/changes/${id}`)).body;
+
+  const CASES = faultCases({
+    byDay: [2, 'postgres'],
+    moments: [
+      beforeCall('take the snapshot', 'snapshot.take'),
+      afterReply('take the snapshot', 'snapshot.take'),
+      ...afterMilliseconds('apply', 'change.apply', 700),
+      ...around('apply', 'change.apply', {
+        table: 'applied_change',
+        statement: 'INSERT INTO applied_change%',
+      }),
+      soonAfterReply('end', 'change.apply', 0),
+      afterEnd('end', 'change.apply'),
+    ],
+    nightly: afterMilliseconds('apply', 'change.apply', 50, 200, 400, 1_000, 1_300, 1_700, 2_200, 2_800),
+  });
+  let changed = 0;
+  test.each(CASES)(
+    'each statement is applied once, or it stopped: $victim killed $name',
+    async ({ victim, moment }) => {
+      changed += 1;
+      const table = `changed_${changed}`;
+      const planned = await api.post<Change>(`${path}/changes`, { sql: stepsOn(table) });
+      const { id } = planned.body;
+      expect((await api.post(`${path}/changes/${id}/rehearse`, {})).status).toBe(202);
+      await stage.atRest();
+      expect((await changeOf(id)).state).toBe('rehearsed');
+      const apply = () => api.post<Change>(`${path}/changes/${id}/apply`, { confirm: 'main' });
+      const answers = await stage.strike(victim, moment, apply);
+      for (const { status } of answers) expect([202, 409]).toContain(status);
+      for (let change = await changeOf(id); change.state !== 'applied'; change = await changeOf(id)) {
+        // A state that the plan has named: what is counted is there, and nothing else.
+        expect(change).toMatchObject({ state: 'stopped', application: { reason: 'interrupted' } });
+        expect((await apply()).status).toBe(202);
+        await stage.atRest();
+      }
+      expect(await query(url, `select id from ${table} order by id`)).toEqual(
+        [1, 2, 3, 4, 5].map((n) => ({ id: n })),
+      );
+      expect(await query(url, 'select from pg_index where not indisvalid')).toEqual([]);
+      const { safety_snapshot_id: safety } = await changeOf(id);
+      expect(safety).not.toBeNull();
+      await query(url, `drop table ${table}`);
+      await api.delete(`${path}/snapshots/${safety}`);
+      await stage.atRest();
+    },
+  );
+});
+
 /** A project's `main` is cloned from an empty database, which is then opened to the project's groups. */
 const CREATIONS = faultCases({
   byDay: [4, 'agent'],

@@ -100,6 +100,15 @@ test('a project moves with its branches under load: no commit is lost, and passw
   expect(planned.body.branches.map(({ name }) => name)).toEqual(['main', 'pr-1', 'pr-2']);
   expect(planned.body.branches.every(({ size_bytes }) => size_bytes > 1_000_000)).toBe(true);
 
+  // It stays open, and is applied there.
+  const changes = `/api/v1/projects/${project.id}/changes`;
+  const { body: change } = await api.post<{ id: string }>(changes, {
+    sql: 'alter table account add note text',
+  });
+  const stateOf = async () => (await api.get<{ state: string }>(`${changes}/${change.id}`)).body.state;
+  expect((await api.post(`${changes}/${change.id}/rehearse`, {})).status).toBe(202);
+  await eventually(async () => expect(await stateOf()).toBe('rehearsed'));
+
   const old = before['pr-1'] as Credentials;
   const doorOf = ({ direct_url, ca_certificate = '' }: Credentials) => {
     const [other] = stack.state.other_hosts;
@@ -118,6 +127,7 @@ test('a project moves with its branches under load: no commit is lost, and passw
     }),
   );
   const poll = new HttpPoll(`${stack.url}/sql`, old.database_url);
+
   const writer = two.writer(project.id, IS_NIGHTLY ? 10 : 30);
   const started = await platform.post<MoveBody>(pathOf(project.id), { host_id: to });
   expect(started, JSON.stringify(started.body)).toMatchObject({ status: 202, body: { state: 'building' } });
@@ -180,6 +190,9 @@ test('a project moves with its branches under load: no commit is lost, and passw
   expect(await listed()).toEqual(branches);
   expect(await rules()).toEqual(networks);
   await api.branch(project.id, 'after');
+  const applied = await api.post(`${changes}/${change.id}/apply`, { confirm: 'main' });
+  expect(applied, JSON.stringify(applied.body)).toMatchObject({ status: 202 });
+  await eventually(async () => expect(await stateOf()).toBe('applied'));
 });
 
 test.runIf(IS_NIGHTLY)('a move that is cancelled leaves the project as it was', async () => {

@@ -200,6 +200,15 @@ function ChangeDetails({ change, me }: { change: Change; me: Me | null }) {
   return (
     <div className="body stack">
       {change.stale && <Note>The schema of main has changed since the plan. Rehearse the change again.</Note>}
+      {change.main_changes.length > 0 && (
+        <Note>
+          The branch has not what main has got since:{' '}
+          {change.main_changes
+            .map(({ kind, identity, change: what }) => `${kind} ${identity} ${what}`)
+            .join(', ')}
+          . The statements can undo it. Reset the branch first, or send the statements.
+        </Note>
+      )}
       {application?.reason && (
         <Note tone="bad">
           <p>Stopped: {application.reason.replaceAll('_', ' ')}</p>

@@ -87,7 +87,7 @@ export function describeMatrix(stage: () => HostWithProject): void {
         within: 60_000,
       });
       const sql = difference?.statements.map((statement) => `${statement};`).join('\n') ?? '';
-      const planned = await runOperation(host, 'change.plan', { ...ofMain, sql });
+      const planned = await runOperation(host, 'change.plan', { ...ofMain, sql, branch: null });
       const rehearsed = await runOperation(host, 'change.rehearse', {
         ...ofMain,
         job_id: randomUUID(),

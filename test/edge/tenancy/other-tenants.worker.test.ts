@@ -1209,7 +1209,7 @@ const CHANGE_CASES: Record<string, Case> = {
         {
           jobId: crypto.randomUUID(),
           change: await change(),
-          plan: { steps: [], schema: 'other', notModelled: [] },
+          plan: { steps: [], schema: 'other', notModelled: [], base: null, mainChanges: [] },
           digest: 'of another plan',
           branch: await branch(),
           source: ofBranch(await branch()),

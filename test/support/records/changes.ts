@@ -11,7 +11,7 @@ export const changeRow = (more: Partial<ChangeRow> = {}): ChangeRow => ({
   sourceBranchId: null,
   sourceName: null,
   sql: 'select 1',
-  plan: { steps: [], schema: 'as planned', notModelled: [] },
+  plan: { steps: [], schema: 'as planned', notModelled: [], base: null, mainChanges: [] },
   digest: 'of the plan',
   rehearsal: null,
   approvals: [],

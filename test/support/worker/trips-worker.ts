@@ -138,6 +138,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'change.plan': ({ sql }) => ({
     steps: [{ statements: [{ sql, findings: [] }], alone: false, sets: false, leaves: 'Nothing is left.' }],
     schema: '0'.repeat(64),
+    main_changes: null,
   }),
   'change.schema': () => ({ schema: '0'.repeat(64) }),
   'branch.diff': () => ({ complete: true, method: null, rows: null, schema: null }),
