@@ -18,7 +18,7 @@ const size = (bytes: number | null) =>
   bytes === null ? 'not measured yet' : `${(bytes / 1_048_576).toFixed(1)} MiB`;
 
 /** The parts of the comment in their order. Each run replaces those that it knows, and keeps the others. */
-const PARTS = ['branch', 'changes', 'rehearsal', 'masking'] as const;
+const PARTS = ['branch', 'changes', 'rehearsal', 'change', 'masking'] as const;
 type Parts = Partial<Record<(typeof PARTS)[number], string>>;
 
 const head = (inputs: Inputs) => `${marker(inputs)}\n### Database branch \`${inputs.branch}\`\n`;
@@ -39,7 +39,7 @@ const partsOf = (body: string): Parts =>
       .map(([, name = '', text = '']) => [name, text]),
   );
 
-/** All parts after the deletion of the branch. */
+/** The parts after the deletion of the branch, whose change of `main` stays. */
 export const DELETED: Parts = {
   branch: 'Deleted with the pull request.',
   changes: '',

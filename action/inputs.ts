@@ -12,12 +12,12 @@ export class ActionError extends Error {
 /** The parts of a webhook's payload that the action reads. */
 interface Event {
   action?: string;
-  pull_request?: { number: number };
+  pull_request?: { number: number; merged?: boolean };
 }
 
 export type OnExists = 'fail' | 'return' | 'reset';
 
-const COMMANDS = ['create', 'delete', 'rehearse', 'check-masking'] as const;
+const COMMANDS = ['create', 'delete', 'rehearse', 'check-masking', 'propose', 'apply'] as const;
 export type Command = (typeof COMMANDS)[number];
 
 export interface Inputs {
@@ -38,6 +38,10 @@ export interface Inputs {
   maskingFile: string | null;
   /** Whether a policy is compared with the branch. */
   checksMasking: boolean;
+  /** A file with the statements of the change; null: those of the schema difference. */
+  sqlFile: string | null;
+  /** The pull request was closed without a merge. */
+  isUnmerged: boolean;
   /** Number of the pull request that gets a comment; null if none does. */
   commentOn: number | null;
   githubToken: string;
@@ -92,6 +96,14 @@ function readMasking(command: Command): Pick<Inputs, 'maskingFile' | 'checksMask
   };
 }
 
+/** @throws ActionError */
+function readSqlFile(command: Command): string | null {
+  const given = getInput('sql');
+  if (given !== '' && command !== 'propose')
+    throw new ActionError('sql is for the command propose only. Give `command: propose`.');
+  return given || null;
+}
+
 const PROJECT_ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 /** @throws ActionError */
@@ -130,6 +142,8 @@ export function readInputs(): Inputs {
     labels: readLabels(),
     run: readRun(command),
     ...readMasking(command),
+    sqlFile: readSqlFile(command),
+    isUnmerged: isClosed && event.pull_request?.merged === false,
     commentOn: oneOf('comment', ['true', 'false']) === 'true' ? number : null,
     githubToken: getInput('github-token'),
   };

@@ -1,8 +1,10 @@
+import type { Change } from '../client/changes.ts';
 import type { BranchgateClient } from '../client/client.ts';
 import { createBranch, deleteBranch } from './branch.ts';
 import { branchPart, DELETED, writeComment } from './comment.ts';
 import { type Command, type Inputs, readInputs } from './inputs.ts';
 import { setFailed } from './log.ts';
+import { applyChange, changePart, failureOfChange, proposeChange } from './main-change.ts';
 import { checkBranch, maskingPart, uncoveredFailure } from './masking.ts';
 import { failureOf, rehearsalPart, rehearseMigration } from './rehearsal.ts';
 import { signIn } from './sign-in.ts';
@@ -31,7 +33,20 @@ const COMMANDS: Record<Command, (client: BranchgateClient, inputs: Inputs) => Pr
     const failure = uncoveredFailure(checked);
     if (failure !== null) setFailed(failure);
   },
+  async propose(client, inputs) {
+    await reportChange(inputs, await proposeChange(client, inputs));
+  },
+  async apply(client, inputs) {
+    const applied = await applyChange(client, inputs);
+    if (applied) await reportChange(inputs, applied);
+  },
 };
+
+async function reportChange(inputs: Inputs, change: Change): Promise<void> {
+  await writeComment(inputs, { change: changePart(change) });
+  const failure = failureOfChange(change);
+  if (failure !== null) setFailed(failure);
+}
 
 try {
   const inputs = readInputs();

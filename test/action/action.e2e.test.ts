@@ -252,3 +252,46 @@ test('a comment that is refused is a warning', async () => {
   expect(log).toMatch(/^::warning::.*pull-requests: write/m);
   runner.refusal = null;
 });
+
+test('a change of main is proposed once for each plan, and applied after the merge', async () => {
+  const { id } = await api.project('Changing shop');
+  const trust = {
+    issuer: runner.issuer,
+    audience: url,
+    claims: { repository: 'acme/shop' },
+    role: 'operator',
+  };
+  expect((await api.post(`/api/v1/projects/${id}/trusts`, trust)).status).toBe(201);
+  await api.allow(id);
+  const main = (await api.credentials(id, 'main', '?role=owner')).direct_url;
+  await query(main, 'create table "`work`" (id int)');
+  const inputs = { url, project: id };
+  const branch = await runner.run(inputs);
+  await query(branch.outputs['direct-url'] ?? '', 'alter table "`work`" add note text');
+  const propose = () => runner.run({ ...inputs, command: 'propose' });
+  const changes = async () =>
+    (await api.get<{ changes: { id: string; state: string }[] }>(`/api/v1/projects/${id}/changes`)).body
+      .changes;
+  const first = await propose();
+  expect(first).toMatchObject({ code: 0, outputs: { verdict: 'safe' } });
+  const again = await propose();
+  expect(again.outputs['change-id']).toBe(first.outputs['change-id']);
+  expect((await changes()).map(({ state }) => state).toSorted()).toEqual(['closed', 'rehearsed']);
+  const comment = runner.comments.find(({ body }) => body.includes('#### Change of main'));
+  expect(comment?.body).toContain('AccessExclusiveLock on public.`work`');
+
+  await runner.run({ ...inputs, command: 'delete' }, { action: 'closed', merged: true });
+  const applied = await runner.run({ ...inputs, command: 'apply' }, { action: 'closed', merged: true });
+  expect(applied).toMatchObject({ code: 0, outputs: { 'change-id': first.outputs['change-id'] } });
+  expect(comment?.body).toContain('It is applied.');
+  expect(await query(main, 'select note from "`work`"')).toEqual([]);
+
+  const file = join(runner.folder, 'migration.sql');
+  writeFileSync(file, 'select 1/0');
+  await runner.run(inputs);
+  const failed = await runner.run({ ...inputs, command: 'propose', sql: file });
+  expect(failed).toMatchObject({ code: 1, outputs: { verdict: 'failed' } });
+  const closed = await runner.run({ ...inputs, command: 'apply' }, { action: 'closed' });
+  expect(closed).toMatchObject({ code: 0, log: expect.stringContaining('was not merged') });
+  await runner.run(inputs, { action: 'closed' });
+});

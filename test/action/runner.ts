@@ -100,8 +100,8 @@ export class Runner {
   }
 
   /** Runs the action's entry point as a runner does, for an event of pull request 7. */
-  async run(inputs: Record<string, string>, { action = 'opened', isFork = false } = {}) {
-    writeFileSync(this.#file('event.json'), JSON.stringify({ action, pull_request: { number: 7 } }));
+  async run(inputs: Record<string, string>, { action = 'opened', isFork = false, merged = false } = {}) {
+    writeFileSync(this.#file('event.json'), JSON.stringify({ action, pull_request: { number: 7, merged } }));
     return this.#step('action.mjs', inputs, isFork ? {} : this.#idTokens);
   }
 
