@@ -154,6 +154,14 @@ test.each<[string, string, string[], object]>([
     { project: PROJECT },
   ],
   [COMMANDS.renameBranch(PROJECT, 'pr-7', 'pr-8'), 'branch rename', ['pr-7', 'pr-8'], { project: PROJECT }],
+  [COMMANDS.listChanges(PROJECT), 'change list', [], { project: PROJECT }],
+  [
+    COMMANDS.createChange(PROJECT, 'pr-7', true),
+    'change create',
+    [],
+    { from: 'pr-7', file: 'migration.sql', project: PROJECT },
+  ],
+  [COMMANDS.actOnChange(PROJECT, 'apply', 'id'), 'change apply', ['id'], { project: PROJECT }],
   [COMMANDS.protectBranch(PROJECT, 'pr-7', true), 'branch protect', ['pr-7'], { project: PROJECT }],
   [COMMANDS.protectBranch(PROJECT, 'pr-7', false), 'branch unprotect', ['pr-7'], { project: PROJECT }],
   [

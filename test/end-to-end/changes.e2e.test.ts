@@ -1,6 +1,6 @@
 import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { Api, type ProjectBody } from '../support/api.ts';
-import { query } from '../support/database.ts';
+import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { readD1, tokenOf } from '../support/tenants.ts';
 
@@ -199,6 +199,26 @@ test('a change stays open while main is reset, and is stale if that gave main an
     await inMain("select attname from pg_attribute where attrelid = 'kept'::regclass and attnum = 2"),
   ).toEqual([{ attname: 'note' }]);
   await inMain('drop table kept');
+});
+
+test('while a transaction of a client stays open, a change stops before its first statement', async () => {
+  const change = await plan({ sql: 'create table after_the_wait (id int)' });
+  await rehearsed(change.id);
+  const { direct_url } = await owner.credentials(project.id, 'main', '?role=owner');
+  const session = await connect(direct_url);
+  await session.query('begin; select from book');
+  const patience = { ...MAIN, lock_timeout_ms: 100, attempts: 2 };
+  expect((await act(change.id, 'apply', patience)).status).toBe(202);
+  expect(await until(change.id, 'stopped')).toMatchObject({
+    applied_count: 0,
+    application: { reason: 'source_busy' },
+    safety_snapshot_id: null,
+  });
+  await session.query('commit');
+  await session.end();
+  expect((await act(change.id, 'apply', MAIN)).status).toBe(202);
+  expect(await until(change.id, 'applied')).toMatchObject({ paused_ms: expect.any(Number) });
+  await inMain('drop table after_the_wait');
 });
 
 test('of two applications of a project one runs, and what is too slow needs the consent to an outage', async () => {
