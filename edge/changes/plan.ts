@@ -14,20 +14,27 @@ const invalid = (path: string, message: string): Failure => ({
   fields: { details: [{ path, message }] },
 });
 
+/** What a plan is made from: a branch, the statements of a migration, or both. */
+export interface PlanSource {
+  /** The schema that `main` is to have, and the rows that a migration tool has written there. */
+  branch: BranchRow | null;
+  /** Null: those of the schema difference. */
+  sql: string | null;
+}
+
 /**
  * The plan of a change as `main` is now.
- * @param from the branch whose schema `main` is to have, or the given statements
  * @returns or TIME_LIMIT_REACHED, VALIDATION_FAILED for a branch that differs in nothing
  */
 export async function planChange(
   call: Call,
   projectId: string,
   main: BranchRow,
-  from: { branch: BranchRow } | { sql: string },
+  { branch, sql: given }: PlanSource,
 ): Promise<Result<ChangePlan, Failure>> {
   const onHost = ({ id, databaseName }: BranchRow) => ({ branch_id: id, database: databaseName });
   const difference =
-    'branch' in from ? await differenceOf(call, projectId, onHost(from.branch), onHost(main)) : null;
+    branch && given === null ? await differenceOf(call, projectId, onHost(branch), onHost(main)) : null;
   if (difference && !difference.ok) return difference;
   const { statements = [], not_modelled: notModelled = [] } = difference?.value ?? {};
   if (difference && statements.length === 0)
@@ -39,7 +46,7 @@ export async function planChange(
           : `No statement expresses what differs. Send the statements as sql. ${notModelled[0]}`,
       ),
     );
-  const sql = 'sql' in from ? from.sql : statements.map((statement) => `${statement};`).join('\n');
+  const sql = given ?? statements.map((statement) => `${statement};`).join('\n');
   const {
     steps,
     schema,
@@ -48,14 +55,14 @@ export async function planChange(
     project_id: projectId,
     ...onHost(main),
     sql,
-    branch: 'branch' in from ? from.branch.databaseName : null,
+    branch: branch?.databaseName ?? null,
   });
   const base = mainChanges ? 'kept' : 'gone';
   return ok({
     steps,
     schema,
     notModelled,
-    base: 'branch' in from ? base : null,
+    base: branch ? base : null,
     mainChanges: mainChanges ?? [],
   });
 }

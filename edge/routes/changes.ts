@@ -6,7 +6,7 @@ import { ofBranch, ofSnapshot } from '../branches/clone-source.ts';
 import { withData } from '../branches/prepared-source.ts';
 import { approve } from '../changes/approvals.ts';
 import { Change, ChangeSummary, digestOf, overBudget, toChange, toSummary } from '../changes/change.ts';
-import { planChange } from '../changes/plan.ts';
+import { type PlanSource, planChange } from '../changes/plan.ts';
 import { closeChange, createChange } from '../changes/reserve.ts';
 import { type ChangeEvent, statesBefore, statesWith } from '../changes/states.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
@@ -49,7 +49,7 @@ const NewChange = z
     from: z.string().min(1).max(100).optional().meta({ description: 'The same, by its name or its ID.' }),
     sql: z.string().min(1).max(CHANGE_SQL_MAX).optional().meta({
       description:
-        'The statements of the migration, in place of those of the schema difference. Each is a transaction of its own, unless several stand between `begin` and `commit`.',
+        'The statements of the migration, in place of those of the schema difference. Each is a transaction of its own, unless several stand between `begin` and `commit`. With a branch too, the rows that a migration tool has written into its table there follow.',
     }),
   })
   .refine(({ source_branch_id, from }) => source_branch_id === undefined || from === undefined, {
@@ -169,7 +169,7 @@ async function planned(
   c: AppContext,
   project: ProjectView,
   main: BranchRow,
-  from: { branch: BranchRow } | { sql: string },
+  from: PlanSource,
 ): Promise<{ plan: ChangePlan; digest: string }> {
   const { call } = usableBranch(c, project, main, 'read');
   const plan = unwrap(await planChange(call, project.id, main, from));
@@ -184,7 +184,7 @@ router.openapi(
     path: PATH,
     summary: 'Plan a change of main',
     description:
-      'Stores the statements that bring `main` to the schema of a branch, or those of a migration, with the schema of `main` that they begin with. Nothing is run. The statements of a schema difference also undo what `main` has got since the branch was made: read them, or send `sql`.',
+      'Stores the statements that bring `main` to the schema of a branch, or those of a migration, with the schema of `main` that they begin with. Nothing is run. The statements of a schema difference also undo what `main` has got since the branch was made (`main_changes`): read them, or send `sql`. The rows that a migration tool has written into its table in the branch follow them.',
     tags,
     request: { params: ProjectParams, headers: IdempotencyHeader, body: jsonBody(NewChange) },
     responses: { 201: response('The change.', Change, 'Idempotency-Replayed') },
@@ -212,12 +212,7 @@ router.openapi(
       throw new ApiError('VALIDATION_FAILED', {
         details: [{ path: 'from', message: 'must be another branch than main' }],
       });
-    const { plan, digest } = await planned(
-      c,
-      project,
-      main,
-      sql !== undefined || !source ? { sql: sql ?? '' } : { branch: source },
-    );
+    const { plan, digest } = await planned(c, project, main, { branch: source, sql: sql ?? null });
     const now = new Date();
     const actor = actorOf(c);
     const row: ChangeRow = {
@@ -350,7 +345,7 @@ router.openapi(
   },
 );
 
-/** Origin of the plan: the branch, if it is still there, the given statements, or those of the last plan. */
+/** Origin of the plan. If the branch is gone, the statements of the last plan stay. */
 async function planSource(c: AppContext, project: ProjectView, { sql, sourceBranchId, plan }: ChangeRow) {
   const db = primaryOf(c);
   const [[branch], [policy]] = await db.batch([
@@ -362,8 +357,9 @@ async function planSource(c: AppContext, project: ProjectView, { sql, sourceBran
       .map(({ statements }) => statements.map((statement) => `${statement.sql};\n`).join(''))
       .map((text, at) => ((plan.steps[at]?.statements.length ?? 0) > 1 ? `begin;\n${text}commit;\n` : text))
       .join('');
-  const isThere = sql === null && branch?.status === 'active';
-  return { from: isThere ? { branch } : { sql: sql ?? ofPlan() }, version: policy?.version };
+  const source = branch?.status === 'active' ? branch : null;
+  const from = sourceBranchId !== null && !source ? { branch: null, sql: ofPlan() } : { branch: source, sql };
+  return { from, version: policy?.version };
 }
 
 router.openapi(

@@ -182,6 +182,58 @@ test('a plan from a branch says what main has got since the branch was made', as
   await owner('DROP VIEW base_v; DROP TABLE base_a, base_c; DROP TYPE base_t; DROP FUNCTION base_f');
 });
 
+test('a plan from a branch has what a migration tool has written there', async () => {
+  await owner(`CREATE TABLE _prisma_migrations (id text PRIMARY KEY, checksum text, finished_at timestamptz);
+    INSERT INTO _prisma_migrations VALUES ('a', 'first', '2026-05-01 12:00+00');
+    CREATE SCHEMA drizzle; CREATE TABLE drizzle.__drizzle_migrations (id serial PRIMARY KEY, hash text, created_at bigint);
+    INSERT INTO drizzle.__drizzle_migrations (hash, created_at) VALUES ('one', 1);
+    CREATE TABLE schema_migrations (version bigint PRIMARY KEY, dirty boolean); INSERT INTO schema_migrations VALUES (1, false);
+    CREATE TABLE migrations (id serial, animal text)`);
+  const branch = await stage.project.create(`${DATABASE}_br_tool`, DATABASE);
+  await asClient(
+    host(),
+    'direct',
+    branch,
+    'owner',
+    `INSERT INTO _prisma_migrations VALUES ('b', 'it''s \\ "second"', NULL);
+    INSERT INTO drizzle.__drizzle_migrations (hash, created_at) VALUES ('two', 2), ('three', 3);
+    UPDATE schema_migrations SET version = 2; INSERT INTO migrations (animal) VALUES ('goose')`,
+  );
+  // Main has run something else meanwhile.
+  await owner("INSERT INTO drizzle.__drizzle_migrations (hash, created_at) VALUES ('other', 9)");
+  const planned = await runOperation(host(), 'change.plan', {
+    ...ofMain(stage.main),
+    sql: 'CREATE TABLE migrated (id int)',
+    branch: branch.database,
+  });
+  const rehearsed = await rehearse(planned);
+  expect(rehearsed.error).toBeNull();
+  expect(await apply(planned, rehearsed)).toMatchObject({ reason: null, schema: rehearsed.schema_after });
+  expect(
+    await owner('SELECT id, checksum, finished_at IS NULL AS unfinished FROM _prisma_migrations ORDER BY id'),
+  ).toEqual([
+    { id: 'a', checksum: 'first', unfinished: false },
+    { id: 'b', checksum: 'it\'s \\ "second"', unfinished: true },
+  ]);
+  // The next migration of the tool gets the next number.
+  await owner("INSERT INTO drizzle.__drizzle_migrations (hash, created_at) VALUES ('four', 4)");
+  expect(await owner('SELECT id, hash FROM drizzle.__drizzle_migrations ORDER BY id')).toEqual(
+    ['one', 'other', 'two', 'three', 'four'].map((hash, at) => ({ id: at + 1, hash })),
+  );
+  expect(await owner('SELECT version::int FROM schema_migrations')).toEqual([{ version: 2 }]);
+  expect(await owner('SELECT * FROM migrations')).toEqual([]);
+  const again = await runOperation(host(), 'change.plan', {
+    ...ofMain(stage.main),
+    sql: 'SELECT 1',
+    branch: branch.database,
+  });
+  expect(again.steps).toHaveLength(1);
+  await stage.project.drop(branch);
+  await owner(
+    'DROP TABLE migrated, _prisma_migrations, schema_migrations, migrations; DROP SCHEMA drizzle CASCADE',
+  );
+});
+
 test('main with another schema than that of the plan is not changed', async () => {
   const planned = await plan('CREATE TABLE late (id int)');
   const rehearsed = await rehearse(planned);

@@ -1,0 +1,122 @@
+import {
+  inComparison,
+  inReading,
+  READING,
+  withComparisonLogin,
+} from '../difference/schema/comparison-login.ts';
+import type { ProofHost } from '../difference/schema/prove-statements.ts';
+import { identifier, type Session } from '../postgres/connect.ts';
+
+/**
+ * The table in which a migration tool keeps what it has run. The tool has written it in the branch, so its new rows there are
+ * what `main` is to have too: without them the tool would run the migration again.
+ */
+
+const READ_WITHIN_MS = 7_000;
+/** Tables with more rows are left alone. */
+const ROWS_MAX = 10_000;
+
+/** Names of the tables, with the columns that tell a general name from a table of the application. */
+const TOOLS: readonly { table: string; columns?: readonly string[] }[] = [
+  { table: '_prisma_migrations' },
+  { table: '__drizzle_migrations' },
+  { table: '_sqlx_migrations' },
+  { table: '__EFMigrationsHistory' },
+  { table: 'SequelizeMeta' },
+  { table: 'alembic_version' },
+  { table: 'databasechangelog' },
+  { table: 'django_migrations' },
+  { table: 'flyway_schema_history' },
+  { table: 'goose_db_version' },
+  { table: 'knex_migrations' },
+  { table: 'kysely_migration' },
+  { table: 'mikro_orm_migrations' },
+  { table: 'pgmigrations' },
+  { table: 'refinery_schema_history' },
+  { table: 'schema_migrations', columns: ['version'] },
+  { table: 'migrations', columns: ['timestamp', 'name'] },
+  { table: 'migrations', columns: ['migration', 'batch'] },
+];
+
+/** The tool keeps one row, the present version, and replaces it. */
+const isReplaced = ({ name, columns }: ToolTable): boolean =>
+  name === 'alembic_version' || (name === 'schema_migrations' && columns.includes('dirty'));
+
+interface ToolTable {
+  schema: string;
+  name: string;
+  /** Without those that PostgreSQL numbers: `main` has numbers of its own. */
+  columns: string[];
+  /** Values as SQL. */
+  rows: string[][];
+}
+
+const FOUND = `
+  SELECT nspname AS schema, relname AS name, array_agg(attname::text ORDER BY attnum) AS columns
+  FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace JOIN pg_attribute ON attrelid = pg_class.oid
+  LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+  WHERE relkind = 'r' AND pg_class.oid >= 16384 AND relname = ANY ($1) AND attnum > 0 AND NOT attisdropped
+    AND attidentity = '' AND attgenerated = '' AND coalesce(pg_get_expr(adbin, adrelid), '') NOT LIKE 'nextval(%'
+  GROUP BY 1, 2 ORDER BY 1, 2`;
+
+async function readTables(session: Session): Promise<ToolTable[]> {
+  const { rows: found } = await session.query<Omit<ToolTable, 'rows'>>(FOUND, [
+    TOOLS.map(({ table }) => table),
+  ]);
+  const tables: ToolTable[] = [];
+  for (const table of found) {
+    const { schema, name, columns } = table;
+    const isOfTool = TOOLS.some(
+      (tool) => tool.table === name && (tool.columns ?? []).every((column) => columns.includes(column)),
+    );
+    if (!isOfTool) continue;
+    const values = columns.map((column) => `quote_nullable(${identifier(column)}::text)`);
+    const { rows } = await session.query<{ row: string[] }>(
+      `SELECT ARRAY[${values.join(', ')}] AS row FROM ${identifier(schema)}.${identifier(name)} ORDER BY ctid LIMIT ${ROWS_MAX + 1}`,
+    );
+    if (rows.length <= ROWS_MAX) tables.push({ ...table, rows: rows.map(({ row }) => row) });
+  }
+  return tables;
+}
+
+/** @returns statements that give the tables of migration tools in `main` the new rows of the branch */
+export function toolStatements(
+  host: ProofHost,
+  projectId: string,
+  main: string,
+  branch: string,
+): Promise<string[]> {
+  return withComparisonLogin(host, projectId, [main, branch], async (login) => {
+    const read = (database: string) =>
+      inComparison(host, login, database, { within: READ_WITHIN_MS, options: READING }, (session) =>
+        inReading(session, () => readTables(session)),
+      );
+    const there = await read(branch);
+    const here = there.length === 0 ? [] : await read(main);
+    return there.flatMap((table) =>
+      statementsFor(
+        table,
+        here.find(({ schema, name }) => schema === table.schema && name === table.name),
+      ),
+    );
+  });
+}
+
+function statementsFor(table: ToolTable, ofMain: ToolTable | undefined): string[] {
+  const { schema, name, columns } = table;
+  if (ofMain && ofMain.columns.join() !== columns.join()) return [];
+  const listed = (rows: readonly string[][]) => rows.map((row) => `(${row.join(', ')})`);
+  const missing = (rows: readonly string[][], others: readonly string[][]) => {
+    const known = new Set(listed(others));
+    return listed(rows).filter((row) => !known.has(row));
+  };
+  const full = `${identifier(schema)}.${identifier(name)}`;
+  const names = columns.map(identifier).join(', ');
+  const added = missing(table.rows, ofMain?.rows ?? []);
+  if (added.length === 0) return [];
+  const replaced = isReplaced(table) ? missing(ofMain?.rows ?? [], table.rows) : [];
+  return [
+    ...replaced.map((row) => `DELETE FROM ${full} WHERE (${names}) = ${row}`),
+    `INSERT INTO ${full} (${names}) VALUES ${added.join(', ')} ON CONFLICT DO NOTHING`,
+  ];
+}
