@@ -12,7 +12,7 @@ import { codeBlock, folded } from './markdown.ts';
 
 const CHANGES = '/api/v1/projects/{project_id}/changes';
 const CHANGE = `${CHANGES}/{change_id}` as const;
-/** Of the statements; a comment has at most 65,536 characters. */
+/** Characters of the statements; a comment has at most 65,536. */
 const STATEMENTS_MAX = 20_000;
 
 type Summary = Schemas['ChangeSummary'];

@@ -8,7 +8,7 @@ const MODES: Record<string, string> = {
   ExclusiveLock: 'Nobody can write to',
 };
 
-/** What a lock of a change would have waited for in `main`, in one line. */
+/** How long a lock of a change would have waited in `main`, in one line. */
 export function forecastText({ schema, name, mode, wait_ms, worst, quietest, ...seen }: Forecast): string {
   const blocks = `${MODES[mode] ?? 'Nobody can write to'} ${schema}.${name} while its lock waits and is held.`;
   const rests = `by samples of ${plural(seen.rests_on_days, 'day')}`;

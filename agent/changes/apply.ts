@@ -148,7 +148,7 @@ async function settledSteps(
 }
 
 /**
- * Tells an interrupted step without a transaction that has taken effect from one that has not. An invalid index that it has left is dropped.
+ * Decides whether an interrupted step without a transaction has taken effect. An invalid index that it has left is dropped.
  * @param step whose `schema` is that after the step on the clone; undefined: not known, so any other schema will do
  */
 async function ranAlone(

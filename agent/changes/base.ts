@@ -9,7 +9,7 @@ import type { ProofHost } from '../difference/schema/prove-statements.ts';
 import type { Queryable, Session } from '../postgres/connect.ts';
 
 /**
- * What `main` has got since a branch was made of it, which a schema difference would undo. A clone has the rows of the catalogs
+ * Changes of `main` since a branch was made of it, which a schema difference would undo. A clone has the rows of the catalogs
  * of its source, with their transaction ids: a row of `main` that is younger than the clone was written since. While it was
  * cloned, nobody else was in `main`.
  */

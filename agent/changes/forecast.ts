@@ -5,7 +5,7 @@ import { type Log, TroubleLog } from '../process/log.ts';
 import { BUCKETS, bucketOf, type Holder, longestOf, WaitRecord } from './wait-record.ts';
 
 /**
- * What the locks of a change would wait for, from samples of the locks that clients of each `main` hold: by table and hour, in
+ * The forecast of how long the locks of a change would wait, from samples of the locks that clients of each `main` hold: by table and hour, in
  * the agent's own tables. No text of a statement is read.
  */
 
@@ -15,7 +15,7 @@ const BUSY_SHARE = 0.05;
 const STORE_EVERY_MS = 60_000;
 const HOUR_MS = 3_600_000;
 const DAYS = 14;
-/** Of a project: a tenant can lock any number of tables. */
+/** Bounds of a project: a tenant can lock any number of tables. */
 const TABLES_MAX = 2_000;
 const BYTES_MAX = 256 * 1024;
 /** Names of sessions that are kept of a table and an hour. */
@@ -48,7 +48,7 @@ interface HeldTable extends Holder {
   writes: boolean;
 }
 
-/** What is to be stored of a table and an hour. */
+/** A table and an hour, with what was seen since the last `store`. */
 interface Cell {
   project_id: string;
   relation: string;
@@ -220,7 +220,7 @@ interface StoredWait {
 /** Tables that are reported. */
 const REPORTED_MAX = 20;
 
-/** What each lock would have waited for, in the last 14 days at most; none without a sample. */
+/** The waits that each lock would have had in the last 14 days; none without a sample. */
 export async function readForecast(
   db: Queryable,
   projectId: string,

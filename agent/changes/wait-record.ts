@@ -7,7 +7,7 @@
 export interface Holder {
   /** Milliseconds since its transaction began. */
   age: number;
-  /** Of its session. */
+  /** `application_name` of its session. */
   name: string;
 }
 
@@ -25,7 +25,7 @@ export const longestOf = (bucket: number): number => Math.round(FIRST_MS * GROWT
 export interface SeenWait {
   at: number;
   ms: number;
-  /** Of the session that held it for longest. */
+  /** `application_name` of the session that held it for longest. */
   behind: string;
 }
 

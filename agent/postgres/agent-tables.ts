@@ -352,7 +352,7 @@ const APPLIED_CHANGE = `
   );
 `;
 
-/** What a strong lock on a table of `main` would have waited for, of the last days. */
+/** How long a strong lock on a table of `main` would have waited, in the last days. */
 const LOCK_WAIT = `
   ALTER TABLE project ADD COLUMN sampled_since timestamptz NOT NULL DEFAULT now();
   CREATE TABLE lock_wait (

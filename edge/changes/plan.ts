@@ -14,7 +14,7 @@ const invalid = (path: string, message: string): Failure => ({
   fields: { details: [{ path, message }] },
 });
 
-/** What a plan is made from: a branch, the statements of a migration, or both. */
+/** Origin of a plan: a branch, the statements of a migration, or both. */
 export interface PlanSource {
   /** The schema that `main` is to have, and the rows that a migration tool has written there. */
   branch: BranchRow | null;

@@ -181,9 +181,9 @@ export interface ChangePlan {
   schema: string;
   /** Differences between the branch and `main` that no statement expresses. */
   notModelled: string[];
-  /** Whether it is known what `main` was like when the branch was made; null: the statements were given. */
+  /** `gone`: nobody knows what `main` was like when the branch was made. Null: the statements were given. */
   base: 'kept' | 'gone' | null;
-  /** What `main` has got since. */
+  /** Changes of `main` since. */
   mainChanges: MainChange[];
 }
 

@@ -53,7 +53,7 @@ const ForecastHour = z.strictObject({
   hour: z.int().min(0).max(23),
   wait_ms: Wait,
 });
-/** What a lock of the change would have waited for in `main` in the last 14 days. */
+/** How long a lock of the change would have waited in `main` in the last 14 days. */
 export const Forecast = z.strictObject({
   schema: z.string(),
   name: z.string(),
@@ -108,7 +108,7 @@ export const AppliedChange = z.strictObject({
 });
 export type AppliedChange = z.output<typeof AppliedChange>;
 
-/** What happened to an object of `main` since the branch was made, with its kind and name as PostgreSQL writes them. */
+/** Change of an object of `main` since the branch was made, with its kind and name as PostgreSQL writes them. */
 export const MainChange = z.strictObject({
   kind: z.string(),
   identity: z.string(),

@@ -100,7 +100,7 @@ test('a project moves with its branches under load: no commit is lost, and passw
   expect(planned.body.branches.map(({ name }) => name)).toEqual(['main', 'pr-1', 'pr-2']);
   expect(planned.body.branches.every(({ size_bytes }) => size_bytes > 1_000_000)).toBe(true);
 
-  // It stays open, and is applied there.
+  // A change that stays open, and is applied there.
   const changes = `/api/v1/projects/${project.id}/changes`;
   const { body: change } = await api.post<{ id: string }>(changes, {
     sql: 'alter table account add note text',

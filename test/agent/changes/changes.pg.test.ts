@@ -153,7 +153,7 @@ test('a plan from a branch says what main has got since the branch was made', as
       .main_changes;
   expect(await since(branch)).toEqual([]);
   await asClient(host(), 'direct', branch, 'owner', 'CREATE TABLE of_branch (id int); DROP FUNCTION base_f');
-  // What the server writes in the same rows is no change.
+  // The server writes the same rows of the catalogs for other reasons.
   await owner('INSERT INTO base_a SELECT 1 FROM generate_series(1, 1000)');
   await owner('TRUNCATE base_b');
   await owner('VACUUM FULL base_a');

@@ -66,7 +66,7 @@ export function describeForecast(stage: () => HostWithProject): void {
       expect(seen?.wait_ms.p95).toBeLessThan(4_000);
       // A reader does not block what blocks writers alone.
       for (const { wait_ms, behind } of others) expect([wait_ms, behind]).toEqual([{ p50: 0, p95: 0 }, []]);
-      // What the next process samples is added.
+      // The next process adds its samples.
       const next = new LockForecast(host().postgres, () => {});
       await next.sample();
       await next.store();
