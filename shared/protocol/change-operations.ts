@@ -120,7 +120,8 @@ const Main = { project_id: Id, branch_id: Id, database: Database };
 
 export const CHANGE_OPERATIONS = {
   'change.plan': operation({
-    summary: 'Divide SQL into the steps of a change, and read the schema that they begin with',
+    summary:
+      'Divide SQL into the steps of a change, and read the schema that they begin with and what main has got since',
     params: z.strictObject({
       ...Main,
       sql: z.string().max(CHANGE_SQL_MAX),
