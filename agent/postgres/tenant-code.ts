@@ -53,7 +53,7 @@ export const DATABASES = {
   /** The copy on which statements are tried. */
   trial: { ...work('try', TRIAL_SESSIONS), mayGrow: TRIED_BYTES },
   /** The clone on which a change is tried. */
-  rehearsal: work('change', REHEARSAL_SESSIONS),
+  rehearsal: { ...work('change', REHEARSAL_SESSIONS), mayGrow: TRIED_BYTES },
   /** A branch that is being made. */
   build: closed('job'),
   spare: closed('spare'),
