@@ -38,7 +38,7 @@ const OBJECTS = `
   WITH object (catalog, id, part, xmin, print) AS (
     SELECT 'pg_class'::regclass, oid, 0, xmin, ROW(relname, relnamespace, relowner, relpersistence, relreplident,
            relrowsecurity, relforcerowsecurity, reloptions)::text
-    FROM pg_class WHERE relkind IN ('r', 'p', 'f', 'v', 'm', 'S', 'i', 'I')
+    FROM pg_class WHERE relkind IN ('r', 'p', 'f', 'v', 'm', 'S', 'i', 'I') AND relnamespace <> 'pg_toast'::regnamespace
     UNION ALL SELECT 'pg_class'::regclass, attrelid, attnum::int, a.xmin, a.xmin::text
     FROM pg_attribute AS a JOIN pg_class ON pg_class.oid = attrelid WHERE attnum > 0 AND relkind IN ('r', 'p', 'f', 'c')
     UNION ALL SELECT 'pg_class'::regclass, adrelid, adnum::int, xmin, xmin::text FROM pg_attrdef
@@ -128,7 +128,9 @@ function differencesOf(younger: readonly SeenObject[], there: readonly SeenObjec
   const dropped = there.flatMap(({ key, kind, identity }): MainChange[] =>
     now.has(key) || kind === null || identity === null ? [] : [{ kind, identity, change: 'dropped' }],
   );
-  const whole = new Set([...found, ...dropped].map(({ identity }) => identity));
+  const whole = new Set(
+    [...found, ...dropped].flatMap(({ identity, change }) => (change === 'changed' ? [] : [identity])),
+  );
   return (
     [...found, ...dropped]
       // The parts of what is there, or gone, as a whole say nothing more.

@@ -52,7 +52,7 @@ interface ToolTable {
 }
 
 const FOUND = `
-  SELECT nspname AS schema, relname AS name, array_agg(attname::text ORDER BY attnum) AS columns
+  SELECT nspname AS schema, relname AS name, json_agg(attname::text ORDER BY attnum)::text AS columns
   FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace JOIN pg_attribute ON attrelid = pg_class.oid
   LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
   WHERE relkind = 'r' AND pg_class.oid >= 16384 AND relname = ANY ($1) AND attnum > 0 AND NOT attisdropped
@@ -60,21 +60,23 @@ const FOUND = `
   GROUP BY 1, 2 ORDER BY 1, 2`;
 
 async function readTables(session: Session): Promise<ToolTable[]> {
-  const { rows: found } = await session.query<Omit<ToolTable, 'rows'>>(FOUND, [
+  const { rows: found } = await session.query<Record<'schema' | 'name' | 'columns', string>>(FOUND, [
     TOOLS.map(({ table }) => table),
   ]);
   const tables: ToolTable[] = [];
-  for (const table of found) {
-    const { schema, name, columns } = table;
+  for (const { schema, name, columns: listed } of found) {
+    const columns = JSON.parse(listed) as string[];
     const isOfTool = TOOLS.some(
       (tool) => tool.table === name && (tool.columns ?? []).every((column) => columns.includes(column)),
     );
     if (!isOfTool) continue;
     const values = columns.map((column) => `quote_nullable(${identifier(column)}::text)`);
-    const { rows } = await session.query<{ row: string[] }>(
-      `SELECT ARRAY[${values.join(', ')}] AS row FROM ${identifier(schema)}.${identifier(name)} ORDER BY ctid LIMIT ${ROWS_MAX + 1}`,
+    const { rows } = await session.query<{ row: string }>(
+      `SELECT json_build_array(${values.join(', ')})::text AS row
+       FROM ${identifier(schema)}.${identifier(name)} ORDER BY ctid LIMIT ${ROWS_MAX + 1}`,
     );
-    if (rows.length <= ROWS_MAX) tables.push({ ...table, rows: rows.map(({ row }) => row) });
+    if (rows.length > ROWS_MAX) continue;
+    tables.push({ schema, name, columns, rows: rows.map(({ row }) => JSON.parse(row) as string[]) });
   }
   return tables;
 }
