@@ -205,7 +205,8 @@ router.openapi(
     const replayed = replay(c, uses, keyUse);
     if (replayed) return c.json(replayed.body as z.input<typeof Change>, 201);
     const main = found(branches, missing('branch', 'main'));
-    const source = reference === undefined ? null : found(sources, missing('branch', reference));
+    // An id is not repeated: the answer is the same for every id that the caller cannot see.
+    const source = reference === undefined ? null : found(sources, missing('branch', from));
     if (source && source.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
     if (source) requireData(c, project, source);
     if (source?.isDefault)
