@@ -30,6 +30,8 @@ const CLONED = `
   )
   SELECT ancestry.xmin::text FROM ancestry JOIN pg_database ON pg_database.oid = source WHERE datname = $2`;
 
+const DROPPED = 'dropped';
+
 /**
  * Objects by catalog, id and column. `print` is what a change of the object changes, where PostgreSQL writes the row for other
  * reasons too.
@@ -39,7 +41,8 @@ const OBJECTS = `
     SELECT 'pg_class'::regclass, oid, 0, xmin, ROW(relname, relnamespace, relowner, relpersistence, relreplident,
            relrowsecurity, relforcerowsecurity, reloptions)::text
     FROM pg_class WHERE relkind IN ('r', 'p', 'f', 'v', 'm', 'S', 'i', 'I') AND relnamespace <> 'pg_toast'::regnamespace
-    UNION ALL SELECT 'pg_class'::regclass, attrelid, attnum::int, a.xmin, a.xmin::text
+    UNION ALL SELECT 'pg_class'::regclass, attrelid, attnum::int, a.xmin,
+           CASE WHEN attisdropped THEN '${DROPPED}' ELSE a.xmin::text END
     FROM pg_attribute AS a JOIN pg_class ON pg_class.oid = attrelid WHERE attnum > 0 AND relkind IN ('r', 'p', 'f', 'c')
     UNION ALL SELECT 'pg_class'::regclass, adrelid, adnum::int, xmin, xmin::text FROM pg_attrdef
     UNION ALL SELECT 'pg_constraint'::regclass, oid, 0, xmin, xmin::text FROM pg_constraint WHERE conislocal
@@ -54,7 +57,7 @@ const OBJECTS = `
 
 interface SeenObject {
   key: string;
-  /** Null: of a column that was dropped. */
+  /** Null: PostgreSQL knows no name. */
   kind: string | null;
   identity: string | null;
   print: string;
@@ -118,10 +121,11 @@ function differencesOf(younger: readonly SeenObject[], there: readonly SeenObjec
   const now = new Set(younger.map(({ key }) => key));
   const found = younger.flatMap(({ key, kind, identity, print }): MainChange[] => {
     const known = before.get(key);
-    if (kind === null || identity === null)
+    if (print === DROPPED)
       return known?.kind && known.identity
         ? [{ kind: known.kind, identity: known.identity, change: 'dropped' }]
         : [];
+    if (kind === null || identity === null) return [];
     if (!known) return [{ kind, identity, change: 'added' }];
     return known.print === print ? [] : [{ kind, identity, change: 'changed' }];
   });
