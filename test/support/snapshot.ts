@@ -105,7 +105,7 @@ export function readRecords(d1File: string): Records {
       jobs: all(
         "select id, kind, status, project_id, host_id, branch_id, input ->> '$.branchIds' as branch_ids from jobs",
       ),
-      rules: all('select project_id, branch_id, cidr from network_rules'),
+      rules: all("select project_id, branch_id, cidr from network_rules where via <> 'sql'"),
       audit:
         all(`select name, project_id, iif(name like 'branch.%', branch_id, null) as branch_id from audit_events
         where name in ('project.created', 'branch.created', 'branch.deleted', 'project.deleted')`),
