@@ -146,6 +146,8 @@ export class Past {
     const newest = copies.at(-1);
     const age = newest ? Date.now() - Date.parse(newest.ended_at) : Number.POSITIVE_INFINITY;
     if (age >= settings.BASE_COPY_HOURS * HOUR_MS) {
+      // The log since a gap would leave no room for that of the new copy.
+      if (newest === undefined && (await this.#lacksRoom(folders.wal))) await dropUnneeded(folders, []);
       const began = performance.now();
       // Nobody waits for one that follows another.
       await this.copyBase({ fast: newest === undefined });
@@ -153,13 +155,12 @@ export class Past {
       this.#measuredAt = Number.NEGATIVE_INFINITY;
     }
     await this.#dropOld();
-    const isShort = async () => (await freeBytes(folders.root)) < 2 * settings.MIN_FREE_DISK_MB * MB;
     const shorten = async (reason: string) => {
       if (!(await dropOldest(folders))) return false;
       log('past.shortened', { reason });
       return true;
     };
-    while ((await isShort()) && (await shorten('disk')));
+    while ((await this.#lacksRoom(folders.root)) && (await shorten('disk')));
     if (performance.now() - this.#measuredAt < MEASURE_EVERY_MS) return;
     const share = ((await diskSize(folders.root)) * settings.PAST_DISK_PERCENT) / 100;
     const taken = async () =>
@@ -167,6 +168,11 @@ export class Past {
       (await keptBytes(folders, settings.PGDATA_DIR, cloneMethod === 'reflink'));
     while ((await taken()) > share && (await shorten('share')));
     this.#measuredAt = performance.now();
+  }
+
+  async #lacksRoom(folder: string): Promise<boolean> {
+    const free = await freeBytes(folder).catch(() => Number.POSITIVE_INFINITY);
+    return free < 2 * this.#host.settings.MIN_FREE_DISK_MB * MB;
   }
 
   /** Drops what no time of the window needs: one copy from before its beginning stays. */

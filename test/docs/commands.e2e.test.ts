@@ -56,6 +56,7 @@ const NOT_RUN: Record<string, readonly (readonly [beginning: string, reason: str
   'docs/following.md': [['branchgate follow', 'it needs another server; test/cli/follow has one']],
   'docs/going-back.md': [
     ['branchgate branch create before', 'the host of the stack keeps no past; test/end-to-end/past has one'],
+    ['branchgate bisect', 'as before; test/end-to-end/past runs it'],
   ],
   'docs/importing.md': [
     ['branchgate import', 'it needs another server; test/cli/host-import has one'],
