@@ -28,6 +28,8 @@ type DrillHost = RecoveryHost & ComparisonHost;
 const HOUR_MS = 3_600_000;
 const MB = 2 ** 20;
 const LOOK_EVERY_MS = 60_000;
+/** A report can get lost. */
+const REPEATED_AFTER_MS = 6 * HOUR_MS;
 /** A commit that is in the WAL can be seen after this time. */
 const SETTLED_AFTER_MS = 1_000;
 const SAMPLED_WITHIN_MS = 20_000;
@@ -316,7 +318,7 @@ export async function runDrills(
   const folders = pastFolders(host.settings);
   const troubles = new TroubleLog(host.log);
   let hasRemoved = false;
-  /** When the last drill of each project was sent. A lost one is repeated, because a drill is rare. */
+  /** When the last drill of each project was sent. */
   const sentAt = new Map<string, number>();
   const look = async () => {
     if (!hasRemoved) await removeLeft(host);
@@ -331,7 +333,7 @@ export async function runDrills(
       );
       const drilled = await readDrilled(folders, project_id);
       const last = lastOf(drilled);
-      if (last && Date.now() - (sentAt.get(project_id) ?? 0) > HOUR_MS) {
+      if (last && Date.now() - (sentAt.get(project_id) ?? 0) > REPEATED_AFTER_MS) {
         report(last);
         sentAt.set(project_id, Date.now());
       }

@@ -51,6 +51,8 @@ export const RecoveryDrills = z
 /** Records the report of a host, which repeats it until there is another one. */
 export async function recordDrill(db: Database, report: DrillReport): Promise<void> {
   const { project_id: projectId, drill_id: id, ...metadata } = report;
+  const known = await db.select({ id: auditEvents.id }).from(auditEvents).where(eq(auditEvents.id, id));
+  if (known.length > 0) return;
   const event = auditEvent(NAME, noActor(''), { id, projectId, metadata }, new Date());
   await inOneBatch(db, [
     insertIf(db, auditEvents, event, sql`not ${isThere(auditEvents, eq(auditEvents.id, id))}`),

@@ -28,7 +28,7 @@ export const NOTIFICATIONS = {
   blocks: { params: ProjectBlocks },
   /** A branch that follows a source: after each change, and once a minute while it follows. */
   follow: { params: FollowReport },
-  /** The last drill of a project: after each, and once an hour. */
+  /** The last drill of a project: after each, and every six hours. */
   drill: { params: DrillReport },
   /** How far the work for a job is: every two seconds, of work that takes longer. */
   progress: { params: WorkProgress },
