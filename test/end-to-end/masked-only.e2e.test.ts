@@ -178,6 +178,26 @@ test('no other source of a branch gives the canary to a developer', async () => 
   expect(reset).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
 });
 
+test('SQL over HTTP with a token gives the canary to an owner only', async () => {
+  const { project_id = '' } = await sharedProject();
+  const { database_url } = await owner.credentials(project_id, 'main', '?role=read_only');
+  const read = async (token: string) => {
+    const response = await fetch(`${url}/sql`, {
+      method: 'POST',
+      headers: {
+        'Neon-Connection-String': database_url.replace(/:[^:@]+@/, '@'),
+        Authorization: `Bearer ${token}`,
+      },
+      body: JSON.stringify({ query: 'select title from book', params: [] }),
+    });
+    return response.text();
+  };
+  expect(await read(await tokenOf({ tenant: TENANT, role: 'owner' }))).toContain(CANARY);
+  const refused = await read(await tokenOf(MAKER));
+  expect(refused).not.toContain(CANARY);
+  expect(JSON.parse(refused)).toMatchObject({ code: '42501' });
+});
+
 test('a key gets the canary with the permission, and turns nothing off without it', async () => {
   const ids = await sharedProject();
   const { project_id = '' } = ids;

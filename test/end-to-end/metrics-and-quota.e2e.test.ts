@@ -13,6 +13,7 @@ import { fillText } from '../support/load.ts';
 import { firstByDay, IS_NIGHTLY } from '../support/nightly.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
+import { openDoor, socketClient, socketQuery } from '../support/web-socket.ts';
 
 const GIB = 2 ** 30;
 const ALERT_EMAIL = 'ops@example.com';
@@ -504,6 +505,57 @@ describe('the storage quota', () => {
         ]);
       },
     );
+
+    test('ends its clients over HTTP and WebSocket too, and refuses what they write before', async () => {
+      openDoor({ port: stack.state.sql_port, ca: stack.state.ca_certificate });
+      const insert = "insert into filled values ('x')";
+      const codeOf = (work: Promise<unknown>) =>
+        work.then(
+          () => 'written',
+          ({ code }: { code?: string }) => code,
+        );
+      const overHttp = async () => {
+        const response = await fetch(`${stack.url}/sql`, {
+          method: 'POST',
+          headers: { 'Neon-Connection-String': credentials.database_url },
+          body: JSON.stringify({ query: insert, params: [] }),
+        });
+        const { code = 'written' } = (await response.json()) as { code?: string };
+        return code;
+      };
+      // A project is closed 32 MiB above a small quota.
+      await fillText(credentials.direct_url, 40);
+      const used = await eventually(async () => {
+        const { storage_used_bytes } = await usage();
+        expect(storage_used_bytes).toBeGreaterThan(40 * 2 ** 20);
+        return storage_used_bytes;
+      });
+      const pooled = await socketClient(credentials.database_url);
+      expect([await overHttp(), await codeOf(pooled.query(insert))]).toEqual(['written', 'written']);
+      expect(await setQuota(used / 1.1, project)).toBe('write_blocked');
+      for (const code of [await overHttp(), await codeOf(pooled.query(insert))])
+        expect(code).toMatch(/^(42501|25006)$/);
+
+      const sleeping = await Promise.all(
+        [credentials.database_url, credentials.direct_url].map(async (url) => {
+          const client = await socketClient(url);
+          const ended = client.query('select pg_sleep(300)').then(
+            () => 'done',
+            () => 'ended',
+          );
+          return { ended };
+        }),
+      );
+      expect(await setQuota(2 * 2 ** 20, project)).toBe('closed');
+      for (const { ended } of sleeping) expect(await ended).toBe('ended');
+      for (const url of [credentials.database_url, credentials.direct_url])
+        expect(await codeOf(socketQuery(url, insert))).toBe('28P01');
+      expect(await overHttp()).toBe('28P01');
+
+      expect(await setQuota(used * 4, project)).toBe('normal');
+      expect(await overHttp()).toBe('written');
+      expect(await codeOf(socketQuery(credentials.database_url, insert))).toBe('written');
+    });
 
     test.runIf(IS_NIGHTLY)('sends its mails when the mail service is available again', async () => {
       await stack.kill('idp');

@@ -1,5 +1,9 @@
+import type { LookupFunction } from 'node:net';
 import { Client, neonConfig, Pool, type PoolConfig } from '@neondatabase/serverless';
 import { WebSocket } from 'ws';
+
+/** A name in the certificate of a stack, which has no address of IPv6. */
+const OVER_IPV6 = 'localhost';
 
 /** Where a stack serves SQL over WebSocket, and the authority of its certificate. */
 export interface SocketDoor {
@@ -16,10 +20,16 @@ export function openDoor(
   localAddress = '127.0.0.1',
   onOpened: (socket: WebSocket) => void = () => {},
 ): void {
-  neonConfig.wsProxy = (host, databasePort) => `${host}:${port}/v2?address=${host}:${databasePort}`;
+  const isIpv6 = localAddress.includes(':');
+  const lookup: LookupFunction = (_, { all }, done) =>
+    all ? done(null, [{ address: '::1', family: 6 }]) : done(null, '::1', 6);
+  neonConfig.wsProxy = (given, databasePort) => {
+    const host = isIpv6 ? OVER_IPV6 : given;
+    return `${host}:${port}/v2?address=${host}:${databasePort}`;
+  };
   neonConfig.webSocketConstructor = class extends WebSocket {
     constructor(url: string | URL, protocols?: string | string[]) {
-      super(String(url), protocols, { ca, localAddress });
+      super(String(url), protocols, { ca, localAddress, ...(isIpv6 && { lookup }) });
       onOpened(this);
     }
   };

@@ -1,7 +1,10 @@
 import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
 import { chmod, mkdtemp, readdir, readFile, rm, utimes, writeFile } from 'node:fs/promises';
+import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { createServer as createTlsServer } from 'node:tls';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { examine, readCertificateEnd } from '../../../agent/maintenance/examine.ts';
 import { describeHost } from '../../../agent/operations/inventory.ts';
@@ -13,6 +16,7 @@ import { serverCertificate } from '../../../operator/server-certificate.ts';
 import { buildDatabaseName } from '../../../shared/branch/database-name.ts';
 import { selfSigned } from '../../support/certificates.ts';
 import { eventually } from '../../support/eventually.ts';
+import { freePort } from '../../support/free-port.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, connect, newBranch, Project, toolOptions } from '../../support/host/host-project.ts';
 import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
@@ -207,6 +211,34 @@ test.each<[keyof AgentSettings, Partial<AgentSettings>]>([
   const named = expect.stringContaining(name);
   expect(await problems({ ...servers.settings, ...changes })).toContainEqual(named);
   expect(await problems(servers.settings)).not.toContainEqual(named);
+});
+
+test('doctor says which program answers at the port of SQL over WebSocket', async () => {
+  const port = await freePort();
+  const settings = { ...servers.settings, SQL_PORT: port };
+  const found = async () =>
+    (await examine({ ...servers.host, settings })).findings
+      .map(({ sentence }) => sentence)
+      .filter((sentence) => sentence.includes(`port ${port}`));
+  const { certFile, keyFile } = servers.layout.tls;
+  const pair = { cert: await readFile(certFile), key: await readFile(keyFile) };
+  for (const [server, sentences] of [
+    [createTlsServer(pair), []],
+    [createServer((socket) => socket.end()), [expect.stringContaining('Another program answers')]],
+  ] as const) {
+    const sockets: Socket[] = [];
+    server.on('connection', (socket: Socket) => sockets.push(socket));
+    await once(server.listen(port, '127.0.0.1'), 'listening');
+    expect(await found()).toEqual(sentences);
+    for (const socket of sockets) socket.destroy();
+    await new Promise((resolve) => server.close(resolve));
+  }
+  if (!IS_NIGHTLY) return;
+  // An agent whose sessions are older than 30 seconds has had the time to listen.
+  await eventually(
+    async () => expect(await found()).toEqual([expect.stringContaining('Nothing answers')]),
+    120,
+  );
 });
 
 test('a certificate that ends in 10 days is in doctor, in the record of the host and in the metrics', async () => {

@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer, request } from 'node:http';
+import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
@@ -14,10 +14,12 @@ import { openBrowser, visit } from '../../support/console/browser.ts';
 import { signInOnPage, siteOf } from '../../support/console/person.ts';
 import { eventually } from '../../support/eventually.ts';
 import { freePort } from '../../support/free-port.ts';
+import { gatewayFront } from '../../support/gateway-front.ts';
 import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
 import { HAS_PYTEST, runPytest } from '../../support/pytest.ts';
 import { newOwner } from '../../support/sign-in/people.ts';
 import { type Stack, temporaryFolder } from '../../support/stack/stack.ts';
+import { openDoor, socketClient, socketQuery } from '../../support/web-socket.ts';
 
 const run = promisify(execFile);
 const BOTH = ['127.0.0.1/32', '::1/128'];
@@ -28,21 +30,12 @@ export class Surroundings {
   readonly #gateway: string;
   #ports = { front: 0, source: 0 };
   readonly #source = createServer((_, response) => void response.end(this.networks.join('\n')));
-  readonly #front = createServer((incoming, outgoing) => {
-    // Cloudflare sets the header itself.
-    const headers = { ...incoming.headers, 'cf-connecting-ip': incoming.socket.remoteAddress };
-    const to = `http://${this.#gateway}${incoming.url}`;
-    const passed = request(to, { method: incoming.method, headers }, (response) => {
-      outgoing.writeHead(response.statusCode ?? 502, response.headers);
-      response.pipe(outgoing);
-    });
-    passed.on('error', () => outgoing.destroy());
-    incoming.pipe(passed);
-  });
+  readonly #front: Server;
 
   /** @param gatewayPort on which it will listen */
   constructor(gatewayPort: string) {
     this.#gateway = `127.0.0.1:${gatewayPort}`;
+    this.#front = gatewayFront(this.#gateway);
   }
 
   async start(): Promise<void> {
@@ -207,6 +200,43 @@ export function describeCallerNetworks(running: () => Stack, surroundings: Surro
     await expectCodes({ '1.0.0.4': 0, '104.16.3.4': 5 });
     expect((await cli.run('rule', 'remove', rule.body.id)).code).toBe(0);
     rmSync(cli.folder, { recursive: true, force: true });
+  });
+
+  test('a client of IPv6 uses SQL over HTTP and WebSocket by a rule for its own family', async () => {
+    const { body: branch } = await api.post<{ id: string }>(
+      `${path()}/branches`,
+      { branch_name: 'six' },
+      { 'CF-Connecting-IP': '203.0.113.9' },
+    );
+    const { database_url, direct_url } = await api.credentials(projectId, 'six');
+    const urls = [database_url, direct_url];
+    openDoor({ port: stack.state.sql_port, ca: stack.state.ca_certificate }, '::1');
+    const overSocket = (url: string) => socketQuery(url, 'select 7 as n').catch(({ code }) => code);
+    const overHttp = async (url: string) => {
+      const response = await fetch(`${surroundings.overIpv6}/sql`, {
+        method: 'POST',
+        headers: { 'Neon-Connection-String': url },
+        body: JSON.stringify({ query: 'select 7 as n', params: [] }),
+      });
+      const { code, rows } = (await response.json()) as { code?: string; rows?: object[] };
+      return code ?? rows;
+    };
+    const outcomes = async () => Promise.all(urls.flatMap((url) => [overSocket(url), overHttp(url)]));
+    const rule = (cidr: string) =>
+      api.post<{ id: string }>(`${path()}/network-rules`, { cidr, branch_id: branch.id, via: 'sql' });
+    // A rule for all of the other family admits nobody of this one.
+    expect(await rule('0.0.0.0/0')).toMatchObject({ status: 201 });
+    expect(await outcomes()).toEqual(Array(4).fill('28000'));
+    const own = await rule('::1/128');
+    expect(await outcomes()).toEqual(Array(4).fill([{ n: 7 }]));
+    const open = await socketClient(direct_url);
+    const ended = open.query('select pg_sleep(300)').then(
+      () => 'done',
+      () => 'ended',
+    );
+    await api.delete(`${path()}/network-rules/${own.body.id}`);
+    expect(await ended).toBe('ended');
+    expect(await outcomes()).toEqual(Array(4).fill('28000'));
   });
 
   test.runIf(IS_NIGHTLY)('the fixtures for Vitest and pytest let both addresses connect', async () => {

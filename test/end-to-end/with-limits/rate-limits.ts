@@ -10,6 +10,8 @@ import { contentOfD1, tokenOf as signedToken, type TokenOptions } from '../../su
 /** By night the defaults of the specification, by day fewer, because each of them is sent several times. */
 export const READS = IS_NIGHTLY ? 1000 : 100;
 export const WRITES = IS_NIGHTLY ? 200 : 25;
+/** Of SQL over HTTP, for one branch. */
+export const SQL_REQUESTS = 40;
 /** How many too many. */
 const MORE = IS_NIGHTLY ? 200 : 25;
 const PUBLIC = 60;
@@ -64,6 +66,36 @@ export function describeRateLimits(running: () => Stack): void {
     contentOfD1(stack.devDir).audit_events?.filter(
       ({ name, project_id }) => name === 'branch.credentials.viewed' && project_id === id,
     ).length;
+
+  test('SQL over HTTP has a limit of its own for each branch, which uses up none of the others', async () => {
+    const sql = await ownerOf('sql-limited');
+    const project = await sql.project('Limited');
+    await sql.allow(project.id);
+    const { database_url } = await sql.credentials(project.id, 'main');
+    const before = rateOf(await sql.get(pathOf(project)));
+    const responses = await concurrently(SQL_REQUESTS + MORE, async () => {
+      const response = await fetch(`${stack.url}/sql`, {
+        method: 'POST',
+        headers: { 'Neon-Connection-String': database_url },
+        body: JSON.stringify({ query: 'select 1', params: [] }),
+      });
+      const body = (await response.json()) as Record<string, unknown>;
+      return { status: response.status, headers: response.headers, body };
+    });
+    const refused = responses.filter(({ status }) => status === 429);
+    // Those that wait for a turn longer than two seconds are refused by the host.
+    for (const { status, body } of responses)
+      expect([200, 429]).toContain(body.code === '53300' ? 429 : status);
+    expect(refused.length).toBeGreaterThanOrEqual(MORE);
+    expect(refused.length).toBeLessThanOrEqual(MORE + SQL_REQUESTS * 0.1);
+    for (const response of refused) {
+      expect(response.body).toMatchObject({ error: 'RATE_LIMITED', code: '53300' });
+      expect(response.headers.get('retry-after')).toBe(String(response.body.retry_after));
+      expect(rateOf(response)).toMatchObject({ limit: SQL_REQUESTS, remaining: 0 });
+    }
+    const after = rateOf(await sql.get(pathOf(project)));
+    if (after.reset === before.reset) expect(after.remaining).toBeGreaterThanOrEqual(before.remaining - 1);
+  });
 
   describe('reads of a project', () => {
     test('of concurrent requests the limit passes, and the others have no effect', async () => {
