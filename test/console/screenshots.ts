@@ -4,10 +4,12 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { Page } from 'playwright-core';
 import { ROOT } from '../../dev/build/repository.ts';
+import type { Api } from '../support/api.ts';
 import { openBrowser, visit } from '../support/console/browser.ts';
 import { FOLLOWS, type FollowState, stageFollow } from '../support/console/follows.ts';
 import { pagesOf, preparePages } from '../support/console/pages.ts';
 import { signInOnPage } from '../support/console/person.ts';
+import { query } from '../support/database.ts';
 import { newPkce, register, requestFor } from '../support/oauth/client-app.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
 import { newOwner } from '../support/sign-in/people.ts';
@@ -30,7 +32,55 @@ async function shoot(page: Page, path: string, isWhole: boolean): Promise<void> 
   await page.screenshot({ path, fullPage: isWhole, animations: 'disabled' });
 }
 
-/** Every page of the console at both widths, in light and in dark. */
+/** Both widths, in light and in dark. @param wait resolves once a page shows what it is to show */
+async function shootAll(
+  page: Page,
+  pages: readonly (readonly [name: string, path: string, text: string | RegExp])[],
+  state: string,
+  wait: (text: string | RegExp) => Promise<void>,
+): Promise<void> {
+  for (const [name, path, text] of pages) {
+    const file = `${name.replaceAll(' ', '-')}${state}`;
+    for (const scheme of SCHEMES)
+      for (const [device, width] of Object.entries(WIDTHS)) {
+        await page.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
+        await page.setViewportSize({ width, height: 800 });
+        await page.goto(path);
+        await wait(text);
+        // Streams stay open, so the network is never idle.
+        await page.waitForTimeout(SETTLED_MS);
+        await shoot(page, join(folder, `${file}-${device}-${scheme}.png`), true);
+        if (values.docs && state === '' && device === 'desktop' && DOCUMENTED.includes(name))
+          await shoot(page, join(IMAGES, `${file}-${scheme}.png`), false);
+      }
+  }
+}
+
+/** As long as a name can be. */
+const LONG_TABLE = 'item_with_a_name_of_sixty_three_characters_which_is_the_maximum';
+
+/** The longest names and values that people have, in the project of the pages. */
+async function prepareLongValues(api: Api, projectId: string, url: string): Promise<void> {
+  const path = `/api/v1/projects/${projectId}`;
+  await api.patch(path, { name: 'Pages of a customer whose project has a name that is very long' });
+  await api.branch(projectId, 'feature-1234-rename-columns-of-accounts', {
+    labels: { team: 'the-team-that-owns-billing-and-invoices', pull_request: '1234567' },
+  });
+  await api.post(`${path}/network-rules`, {
+    cidr: '2001:db8:ffff:ffff:ffff:ffff:ffff:ffff/128',
+    description: 'The office in a city with a long name, second floor, behind the router of the landlord',
+  });
+  await query(
+    url,
+    `create table ${LONG_TABLE} (
+       id bigint primary key, a_column_with_a_very_long_name_that_does_not_fit_into_its_width text, doc jsonb, tags text[]);
+     insert into ${LONG_TABLE}
+       select n, repeat('Long words without any spacesInBetween ', 60), jsonb_build_object('deep', jsonb_build_object('key', repeat('x', 500))),
+         array_fill('tag'::text, array[40]) from generate_series(1, 30) n`,
+  );
+}
+
+/** Every page of the console: with data, with long values, and while the host is away. */
 async function main(): Promise<void> {
   mkdirSync(folder, { recursive: true });
   const stack = await startStack({ env: { ...UNLIMITED, MEASURE_INTERVAL_SECONDS: '5' }, restarts: false });
@@ -38,7 +88,7 @@ async function main(): Promise<void> {
   try {
     const site = { url: stack.url, mails: () => deliveredMails(stack) };
     const owner = await newOwner(site, 'ada@example.org');
-    const { projectId } = await preparePages(owner.api);
+    const { projectId, url } = await preparePages(owner.api);
     const { page } = await visit(browser, stack.url);
     await page.goto('/sign-in');
     await page.getByLabel('E-mail address').waitFor();
@@ -61,21 +111,18 @@ async function main(): Promise<void> {
     const request = requestFor(stack.url, registered.client_id, newPkce(), client.redirect_uris[0]);
     const asked = Buffer.from(JSON.stringify(request)).toString('base64url');
     const consent = ['consent', `/authorize?request=${asked}`, 'Sign in Coding agent'] as const;
-    for (const [name, path, text] of [...pagesOf(projectId), consent]) {
-      const file = name.replaceAll(' ', '-');
-      for (const scheme of SCHEMES)
-        for (const [device, width] of Object.entries(WIDTHS)) {
-          await page.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
-          await page.setViewportSize({ width, height: 800 });
-          await page.goto(path);
-          await page.locator('main').getByText(new RegExp(text)).first().waitFor();
-          // Streams stay open, so the network is never idle.
-          await page.waitForTimeout(SETTLED_MS);
-          await shoot(page, join(folder, `${file}-${device}-${scheme}.png`), true);
-          if (values.docs && device === 'desktop' && DOCUMENTED.includes(name))
-            await shoot(page, join(IMAGES, `${file}-${scheme}.png`), false);
-        }
-    }
+    const loaded = (text: string | RegExp) =>
+      page.locator('main').getByText(new RegExp(text)).first().waitFor();
+    await shootAll(page, [...pagesOf(projectId), consent], '', loaded);
+
+    const heading = () => page.locator('h1').first().waitFor();
+    await prepareLongValues(owner.api, projectId, url);
+    const inProject = pagesOf(projectId).filter(([, path]) => path === '/' || path.startsWith('/projects/'));
+    const long = `/projects/${projectId}/branches/main/tables?table=${LONG_TABLE}`;
+    await shootAll(page, [...inProject, ['long rows', long, ''] as const], '-long', heading);
+
+    await stack.kill('agent');
+    await shootAll(page, inProject, '-away', heading);
     console.log(`The screenshots are in ${folder}.`);
   } finally {
     await browser.close();
