@@ -213,50 +213,6 @@ const SUITES: Record<string, Suite> = {
         --testTimeout=300000 --hookTimeout=300000 --reporter=json --outputFile=${RESULTS}`,
     read: readVitest,
   },
-  sequelize: {
-    repository: 'sequelize/sequelize',
-    tag: 'v6.37.8',
-    commit: 'cb7f99ad05de56137672ab95586359ff6ceba004',
-    folders: ['src', 'test'],
-    root: '.',
-    needs: [
-      ...[
-        'chai',
-        'chai-as-promised',
-        'chai-datetime',
-        'cls-hooked',
-        'copyfiles',
-        'delay',
-        'esbuild',
-        'fast-glob',
-      ],
-      ...[
-        'mocha',
-        'module-alias',
-        'node-hook',
-        'p-map',
-        'p-props',
-        'p-settle',
-        'p-timeout',
-        'pg',
-        'pg-hstore',
-      ],
-      ...['rimraf', 'sinon', 'sinon-chai', 'source-map-support', 'typescript'],
-    ],
-    edits: [
-      [
-        'test/config/config.js',
-        '    minifyAliases: env.SEQ_PG_MINIFY_ALIASES',
-        '    minifyAliases: env.SEQ_PG_MINIFY_ALIASES,\n    dialectOptions: { ssl: { rejectUnauthorized: true } }',
-      ],
-    ],
-    // Its own build also writes its types, by a compiler that takes a minute.
-    compiled: [],
-    run: `node_modules/.bin/esbuild $(find src -name '*.js' -o -name '*.ts' | grep -v '[.]d[.]ts$') --outdir=lib --outbase=src --format=cjs --platform=node --target=node18 --log-level=error
-      export DIALECT=postgres SEQ_PG_HOST="$PGHOST" SEQ_PG_PORT="$PGPORT" SEQ_PG_DB="$PGDATABASE" SEQ_PG_USER="$PGUSER" SEQ_PG_PW="$PGPASSWORD"
-      ${MOCHA} -r ./test/registerEsbuild --timeout 60000 'test/integration/dialects/postgres/*.test.js'`,
-    read: readMocha,
-  },
   'lib/pq': {
     repository: 'lib/pq',
     tag: 'v1.10.9',
