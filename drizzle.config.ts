@@ -6,6 +6,7 @@ export default defineConfig({
     'schema',
     'people-schema',
     'company-schema',
+    'session-schema',
     'oauth-schema',
     'masking-schema',
     'source-schema',

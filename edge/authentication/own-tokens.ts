@@ -26,7 +26,7 @@ const AccessClaims = z.object({
   role: Text,
   scp: z.array(z.string()),
   tenant_id: Text,
-  /** The refresh family that it was issued with. */
+  /** The session that it was issued in. */
   sid: z.uuid(),
   idp: SignedInAt.optional(),
   iat: z.number(),

@@ -20,7 +20,7 @@ export interface Identity {
   issuedAt: Date;
   /** `exp`. What outlasts its request, such as a stream, ends at this time. */
   expiresAt: Date;
-  /** The refresh family of the token; only the gateway's own tokens have one. */
+  /** The session of the token; only the gateway's own tokens have one. */
   sessionId?: string;
   /** The identity provider of the tenant by which a person signed in. */
   providerId?: string;

@@ -98,56 +98,6 @@ export const providerPeople = sqliteTable(
   ],
 );
 
-/** As `sessions`, of the people of providers. */
-export const providerSessions = sqliteTable(
-  'provider_sessions',
-  {
-    /** The family of its refresh tokens. */
-    id: text('id').primaryKey(),
-    /** The person. */
-    accountId: text('person_id')
-      .notNull()
-      .references(() => providerPeople.id, { onDelete: 'cascade' }),
-    providerId: text('provider_id').notNull(),
-    /** When the provider last let the person continue. */
-    checkedAt: timestamp('checked_at').notNull(),
-    /**
-     * The provider's refresh token, sealed with AES-256-GCM; null: it gave none. Associated data:
-     * `provider_session`, session id, key id.
-     */
-    keyId: text('key_id'),
-    sealedRefresh: text('sealed_refresh'),
-    ip: text('ip'),
-    userAgent: text('user_agent'),
-    lastUsedAt: timestamp('last_used_at').notNull(),
-    expiresAt: timestamp('expires_at').notNull(),
-    createdAt: created(),
-  },
-  (t) => [
-    index('provider_sessions_by_person').on(t.accountId, t.createdAt, t.id),
-    index('provider_sessions_by_expiry').on(t.expiresAt),
-  ],
-);
-
-/** As `refresh_tokens`, of the people of providers. */
-export const providerRefreshTokens = sqliteTable(
-  'provider_refresh_tokens',
-  {
-    id: text('id').primaryKey(),
-    familyId: text('family_id').notNull(),
-    /** The person. */
-    accountId: text('person_id')
-      .notNull()
-      .references(() => providerPeople.id, { onDelete: 'cascade' }),
-    usedAt: timestamp('used_at'),
-    expiresAt: timestamp('expires_at').notNull(),
-  },
-  (t) => [
-    index('provider_refresh_tokens_by_family').on(t.familyId),
-    index('provider_refresh_tokens_by_expiry').on(t.expiresAt),
-  ],
-);
-
 /** Groups that SCIM made, whose names map to roles as the values of a claim do. */
 export const providerGroups = sqliteTable(
   'provider_groups',

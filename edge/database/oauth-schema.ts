@@ -1,8 +1,7 @@
 import { index, sqliteTable, text } from 'drizzle-orm/sqlite-core';
 import { created, type KeyPermission, ROLES, timestamp } from './column-types.ts';
-import { providerSessions } from './company-schema.ts';
-import { sessions } from './people-schema.ts';
 import { projects, users } from './schema.ts';
+import { sessions } from './session-schema.ts';
 
 /** Clients of the Model Context Protocol that registered themselves (RFC 7591). Anybody can, and none has a secret. */
 export const oauthClients = sqliteTable(
@@ -35,12 +34,8 @@ export const oauthGrants = sqliteTable(
     permissions: text('permissions', { mode: 'json' }).$type<KeyPermission[]>().notNull().default([]),
     projectId: text('project_id').references(() => projects.id, { onDelete: 'cascade' }),
     branchPattern: text('branch_pattern'),
-    /** Of an account. */
+    /** Null for a user of the gateway's PASETO provider. */
     sessionId: text('session_id').references(() => sessions.id, { onDelete: 'cascade' }),
-    /** Of a person of an identity provider. Both are null for a user of the gateway's PASETO provider. */
-    providerSessionId: text('provider_session_id').references(() => providerSessions.id, {
-      onDelete: 'cascade',
-    }),
     /** SHA-256 of the authorization code, hexadecimal. It stays, so that a second use is recognised. */
     codeHash: text('code_hash').notNull().unique(),
     codeExpiresAt: timestamp('code_expires_at').notNull(),
@@ -69,7 +64,6 @@ export const oauthGrants = sqliteTable(
     index('oauth_grants_by_client').on(t.clientId),
     index('oauth_grants_by_project').on(t.projectId),
     index('oauth_grants_by_session').on(t.sessionId),
-    index('oauth_grants_by_provider_session').on(t.providerSessionId),
   ],
 );
 

@@ -121,47 +121,6 @@ export const recoveryCodes = sqliteTable(
   (t) => [primaryKey({ columns: [t.issuer, t.gid, t.hash] })],
 );
 
-/** One row per session of an account. An access token is valid only as long as its session is here. */
-export const sessions = sqliteTable(
-  'sessions',
-  {
-    /** The family of its refresh tokens. */
-    id: text('id').primaryKey(),
-    accountId: text('account_id')
-      .notNull()
-      .references(() => accounts.id, { onDelete: 'cascade' }),
-    /** The client that signed in. */
-    ip: text('ip'),
-    userAgent: text('user_agent'),
-    /** When its tokens were renewed last. */
-    lastUsedAt: timestamp('last_used_at').notNull(),
-    expiresAt: timestamp('expires_at').notNull(),
-    createdAt: created(),
-  },
-  (t) => [
-    index('sessions_by_account').on(t.accountId, t.createdAt, t.id),
-    index('sessions_by_expiry').on(t.expiresAt),
-  ],
-);
-
-/** One row per issued refresh token; the tokens of one sign-in are a family. The tokens are not stored. */
-export const refreshTokens = sqliteTable(
-  'refresh_tokens',
-  {
-    id: text('id').primaryKey(),
-    familyId: text('family_id').notNull(),
-    accountId: text('account_id')
-      .notNull()
-      .references(() => accounts.id, { onDelete: 'cascade' }),
-    usedAt: timestamp('used_at'),
-    expiresAt: timestamp('expires_at').notNull(),
-  },
-  (t) => [
-    index('refresh_tokens_by_family').on(t.familyId),
-    index('refresh_tokens_by_expiry').on(t.expiresAt),
-  ],
-);
-
 export type AccountRow = typeof accounts.$inferSelect;
 
 export type SecondFactorRow = typeof secondFactors.$inferSelect;

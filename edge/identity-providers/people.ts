@@ -10,14 +10,13 @@ import {
   providerGroupMembers,
   providerGroups,
   providerPeople,
-  providerRefreshTokens,
-  providerSessions,
 } from '../database/company-schema.ts';
 import { type Database, inOneBatch, insertIf, isThere, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { oauthGrants } from '../database/oauth-schema.ts';
 import { accounts, apiKeys } from '../database/people-schema.ts';
 import { auditEvents, organizationMembers, organizations, users } from '../database/schema.ts';
+import { sessions } from '../database/session-schema.ts';
 import { roleOf } from './claims.ts';
 
 /**
@@ -60,8 +59,7 @@ export function endPeople(db: Database, condition: SQL | undefined): Statement[]
   const people = db.select({ id: providerPeople.id }).from(providerPeople).where(condition);
   const theirUsers = selectUsers(db, condition);
   return [
-    db.delete(providerRefreshTokens).where(inArray(providerRefreshTokens.accountId, people)),
-    db.delete(providerSessions).where(inArray(providerSessions.accountId, people)),
+    db.delete(sessions).where(inArray(sessions.personId, people)),
     db.delete(apiKeys).where(inArray(apiKeys.createdBy, theirUsers)),
     db.delete(oauthGrants).where(inArray(oauthGrants.createdBy, theirUsers)),
     db.delete(organizationMembers).where(inArray(organizationMembers.userId, theirUsers)),

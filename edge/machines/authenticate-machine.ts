@@ -8,11 +8,11 @@ import { rejected } from '../authentication/rejection.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import { isSameText, sha256 } from '../crypto/encoding.ts';
 import type { KeyPermission, Machine } from '../database/column-types.ts';
-import { providerSessions } from '../database/company-schema.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { oauthGrants } from '../database/oauth-schema.ts';
-import { apiKeys, sessions, trusts } from '../database/people-schema.ts';
+import { apiKeys, trusts } from '../database/people-schema.ts';
 import { organizationMembers, organizations, projects, users } from '../database/schema.ts';
+import { sessions } from '../database/session-schema.ts';
 import { logEvent } from '../log.ts';
 import { isApiKey, readApiKey } from './api-keys.ts';
 
@@ -74,22 +74,16 @@ const READS: Record<Machine['type'], (db: Database, id: string) => Promise<Machi
   },
   grant: async (db, id) => {
     const [row] = await db
-      .select({
-        grant: oauthGrants,
-        creator: CREATOR,
-        ofAccount: sessions.expiresAt,
-        ofPerson: providerSessions.expiresAt,
-      })
+      .select({ grant: oauthGrants, creator: CREATOR, sessionEnds: sessions.expiresAt })
       .from(oauthGrants)
       .innerJoin(users, and(eq(users.id, oauthGrants.createdBy), eq(users.tenantId, oauthGrants.tenantId)))
       .innerJoin(organizations, eq(organizations.idpTenantId, oauthGrants.tenantId))
       .innerJoin(organizationMembers, membership())
       .leftJoin(sessions, eq(sessions.id, oauthGrants.sessionId))
-      .leftJoin(providerSessions, eq(providerSessions.id, oauthGrants.providerSessionId))
       .where(and(eq(oauthGrants.id, id), isNotNull(oauthGrants.refreshId)));
     if (!row) return null;
-    const ends = [row.grant.expiresAt, row.ofAccount, row.ofPerson].flatMap((end) => end?.getTime() ?? []);
-    const expiresAt = new Date(Math.min(...ends));
+    const { expiresAt: end } = row.grant;
+    const expiresAt = row.sessionEnds !== null && row.sessionEnds < end ? row.sessionEnds : end;
     return { type: 'grant', ...row.grant, cidrs: null, secretHash: null, expiresAt, creator: row.creator };
   },
 };

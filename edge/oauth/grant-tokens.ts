@@ -5,12 +5,12 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent, type ClientDetails } from '../audit/audit-event.ts';
 import { claimedMachineKind, signOwnToken, verifyOwnToken } from '../authentication/own-tokens.ts';
 import { sha256 } from '../crypto/encoding.ts';
-import { providerPeople, providerSessions } from '../database/company-schema.ts';
+import { providerPeople } from '../database/company-schema.ts';
 import { isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { type OAuthGrantRow, oauthGrants } from '../database/oauth-schema.ts';
-import { sessions } from '../database/people-schema.ts';
 import { users } from '../database/schema.ts';
+import { sessions } from '../database/session-schema.ts';
 import { machineRecord } from '../machines/authenticate-machine.ts';
 import { confirmProviderSession } from '../sign-in/provider-sessions.ts';
 import { endSession, sessionMetadata } from '../sign-in/sessions.ts';
@@ -215,46 +215,53 @@ async function confirmPerson(context: SignInContext, row: OAuthGrantRow): Promis
   const byCap = new Date(
     Math.min(seconds(now, settings.JWT_REFRESH_TTL_SECONDS).getTime(), row.expiresAt.getTime()),
   );
-  if (row.providerSessionId !== null) {
-    const confirmed = await confirmCompany(context, row.providerSessionId);
-    if (!confirmed.ok) return confirmed;
-    const { until } = confirmed.value;
-    const expiresAt = until !== null && until < byCap ? until : byCap;
-    await db
-      .update(providerSessions)
-      .set({ expiresAt })
-      .where(and(eq(providerSessions.id, row.providerSessionId), lt(providerSessions.expiresAt, expiresAt)));
-    return ok(null);
-  }
-  const allowed = await requireOtherWays(context, user.email);
-  if (!allowed.ok) return refused(REFRESH_REFUSED, 'the company requires its identity provider');
-  if (row.sessionId !== null)
+  const [session] =
+    row.sessionId === null
+      ? []
+      : await db
+          .select({ id: sessions.id, personId: sessions.personId })
+          .from(sessions)
+          .where(eq(sessions.id, row.sessionId));
+  if (row.sessionId !== null && !session) return refused(REFRESH_REFUSED, 'the session has ended');
+  const confirmed = session?.personId
+    ? await confirmCompany(context, session.id, session.personId)
+    : await confirmOtherWays(context, user.email);
+  if (!confirmed.ok) return confirmed;
+  const { until } = confirmed.value;
+  const expiresAt = until !== null && until < byCap ? until : byCap;
+  if (session)
     await db
       .update(sessions)
-      .set({ expiresAt: byCap })
-      .where(and(eq(sessions.id, row.sessionId), lt(sessions.expiresAt, byCap)));
+      .set({ expiresAt })
+      .where(and(eq(sessions.id, session.id), lt(sessions.expiresAt, expiresAt)));
   return ok(null);
+}
+
+/** Whether the company of an address lets its person sign in without its provider. */
+async function confirmOtherWays(
+  context: SignInContext,
+  email: string,
+): Promise<Result<{ until: null }, Failure>> {
+  const allowed = await requireOtherWays(context, email);
+  return allowed.ok
+    ? ok({ until: null })
+    : refused(REFRESH_REFUSED, 'the company requires its identity provider');
 }
 
 /** Asks the provider of a person, as a renewal of their session does. @returns when the session ends at the latest */
 async function confirmCompany(
   context: SignInContext,
   sessionId: string,
+  personId: string,
 ): Promise<Result<{ until: Date | null }, Failure>> {
   const { db, client } = context;
-  const [session] = await db
-    .select({
-      accountId: providerSessions.accountId,
-      providerId: providerSessions.providerId,
-      email: providerPeople.email,
-      tenantId: providerPeople.tenantId,
-    })
-    .from(providerSessions)
-    .innerJoin(providerPeople, eq(providerPeople.id, providerSessions.accountId))
-    .where(and(eq(providerSessions.id, sessionId), eq(providerPeople.active, true)));
-  if (!session) return refused(REFRESH_REFUSED, 'the session has ended');
-  const { accountId, providerId, email, tenantId } = session;
-  const confirmed = await confirmProviderSession(context, { sessionId, accountId, providerId });
+  const [person] = await db
+    .select()
+    .from(providerPeople)
+    .where(and(eq(providerPeople.id, personId), eq(providerPeople.active, true)));
+  if (!person) return refused(REFRESH_REFUSED, 'the session has ended');
+  const { providerId, email, tenantId } = person;
+  const confirmed = await confirmProviderSession(context, { sessionId, personId, providerId });
   if (!confirmed.ok) {
     return confirmed.failure.code === 'REFRESH_TOKEN_WRONG'
       ? refused(REFRESH_REFUSED, confirmed.failure.reason)
@@ -263,7 +270,7 @@ async function confirmCompany(
   if (!confirmed.value.ended) return ok(confirmed.value);
   const details = { metadata: { ...sessionMetadata(sessionId).metadata, by: 'identity_provider' } };
   const actor = actorWith(client, { userId: null, email, tenantId });
-  await endSession(db, sessionId, auditEvent('session.ended', actor, details, context.now()), { providerId });
+  await endSession(db, sessionId, auditEvent('session.ended', actor, details, context.now()));
   return refused(REFRESH_REFUSED, 'the identity provider refuses the person');
 }
 

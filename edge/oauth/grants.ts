@@ -8,13 +8,12 @@ import type { Principal } from '../authentication/principal.ts';
 import { rejection } from '../authentication/rejection.ts';
 import { sha256 } from '../crypto/encoding.ts';
 import { type Actor, type AuditActor, KEY_PERMISSIONS } from '../database/column-types.ts';
-import { providerSessions } from '../database/company-schema.ts';
 import { isOfTenant } from '../database/conditions.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { type OAuthGrantRow, oauthClients, oauthGrants } from '../database/oauth-schema.ts';
-import { sessions } from '../database/people-schema.ts';
 import { auditEvents, projects, users } from '../database/schema.ts';
+import { sessions } from '../database/session-schema.ts';
 import { MachineRole } from '../machines/api-keys.ts';
 import { missing } from '../missing.ts';
 import { BranchPattern } from '../tenancy/branch-pattern.ts';
@@ -83,19 +82,15 @@ export const toGrantResponse = (row: OAuthGrantRow, service: string): z.output<t
   created_at: row.createdAt.toISOString(),
 });
 
-const isOpen = (table: typeof sessions | typeof providerSessions, id: SQL, now: Date) =>
-  isThere(table, and(eq(table.id, id), gt(table.expiresAt, now)));
+const isOpen = (id: SQL, now: Date) =>
+  isThere(sessions, and(eq(sessions.id, id), gt(sessions.expiresAt, now)));
 
 /** Whether a grant can still be used: its code was exchanged, and its session is open. */
 export const isUsable = (now: Date) =>
   and(
     isNotNull(oauthGrants.refreshId),
     gt(oauthGrants.expiresAt, now),
-    or(isNull(oauthGrants.sessionId), isOpen(sessions, sql`${oauthGrants.sessionId}`, now)),
-    or(
-      isNull(oauthGrants.providerSessionId),
-      isOpen(providerSessions, sql`${oauthGrants.providerSessionId}`, now),
-    ),
+    or(isNull(oauthGrants.sessionId), isOpen(sql`${oauthGrants.sessionId}`, now)),
   );
 
 const isOver = (now: Date) =>
@@ -136,7 +131,7 @@ interface NewGrant {
 export async function insertGrant(
   db: Database,
   { request, client, consent }: NewGrant,
-  { sessionId, providerId }: Pick<Principal, 'sessionId' | 'providerId'>,
+  { sessionId }: Pick<Principal, 'sessionId'>,
   actor: Actor,
   now: Date,
 ): Promise<Result<{ row: OAuthGrantRow; code: string }, Failure>> {
@@ -151,8 +146,7 @@ export async function insertGrant(
     permissions: consent.permissions,
     projectId: consent.project_id,
     branchPattern: consent.branch_pattern,
-    sessionId: providerId === undefined ? (sessionId ?? null) : null,
-    providerSessionId: providerId === undefined ? null : (sessionId ?? null),
+    sessionId: sessionId ?? null,
     codeHash: await sha256(code),
     codeExpiresAt: new Date(now.getTime() + CODE_MS),
     redirectUri: request.redirectUri,
@@ -169,8 +163,7 @@ export async function insertGrant(
   };
   await db.delete(oauthGrants).where(and(eq(oauthGrants.createdBy, userId), isOver(now)));
   const count = sql`(select count(*) from ${oauthGrants} where created_by = ${userId} and tenant_id = ${tenantId})`;
-  const table = providerId === undefined ? sessions : providerSessions;
-  const isSession = sessionId === undefined ? sql`true` : isOpen(table, sql`${sessionId}`, now);
+  const isSession = sessionId === undefined ? sql`true` : isOpen(sql`${sessionId}`, now);
   const isProject = row.projectId === null ? sql`true` : isOfTenant(projects, row.projectId, tenantId);
   const written = await guardedWrite(db, {
     decides: [oauthGrants, row],

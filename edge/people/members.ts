@@ -14,9 +14,9 @@ import {
   projectMembers,
   recoveryCodes,
   secondFactors,
-  sessions,
 } from '../database/people-schema.ts';
 import { auditEvents, organizationMembers, organizations, users } from '../database/schema.ts';
+import { sessions } from '../database/session-schema.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import type { Settings } from '../settings.ts';
 import { type ChallengeObjects, challengesOf } from '../sign-in/challenge.ts';
@@ -234,7 +234,7 @@ export async function removeMember(request: MemberRequest, userId: string): Prom
         db
           .delete(recoveryCodes)
           .where(and(eq(recoveryCodes.issuer, issuer), eq(recoveryCodes.gid, gid), isWritten)),
-        ...deleteSessions(db, and(eq(sessions.accountId, gid), isWritten)),
+        deleteSessions(db, and(eq(sessions.accountId, gid), isWritten)),
         db.delete(accounts).where(and(eq(accounts.id, gid), isWritten)),
       ],
     });

@@ -4,6 +4,7 @@ import type { CookieOptions } from 'hono/utils/cookie';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import type { Result } from '../../shared/result.ts';
+import { sessions } from '../database/session-schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import type { AppContext } from '../pipeline/context.ts';
@@ -21,7 +22,7 @@ import type { LoginResponse, ResponseForm } from '../sign-in/first-factor.ts';
 import {
   endAllSessions,
   endOwnSession,
-  openSessionsOf,
+  isOpenSessionOf,
   Session,
   toSessionResponse,
 } from '../sign-in/own-sessions.ts';
@@ -256,7 +257,7 @@ router.openapi(
   }),
   async (c) => {
     const query = c.req.valid('query');
-    const { sessions, isOpen } = openSessionsOf(c.var.identity, new Date());
+    const isOpen = isOpenSessionOf(c.var.identity, new Date());
     const { orderBy, beyond } = keyset(sessions, 'newest_first', query);
     const rows = await databaseOf(c)
       .select()

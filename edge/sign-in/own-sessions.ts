@@ -1,14 +1,15 @@
-import { and, eq, exists, gt, sql } from 'drizzle-orm';
+import { and, eq, gt, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { actorWith, auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { providerPeople } from '../database/company-schema.ts';
-import { inOneBatch, insertIf } from '../database/database.ts';
-import { accounts, type sessions } from '../database/people-schema.ts';
+import { inOneBatch, insertIf, isThere } from '../database/database.ts';
+import { accounts } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
-import { endSession, sessionMetadata, tablesOf } from './sessions.ts';
+import { type SessionRow, sessions } from '../database/session-schema.ts';
+import { deleteSessions, endSession, isHeldBy, sessionMetadata } from './sessions.ts';
 import type { SignInContext } from './sign-in-context.ts';
 
 export const Session = z
@@ -23,7 +24,7 @@ export const Session = z
   .meta({ id: 'Session' });
 
 export const toSessionResponse = (
-  row: Omit<typeof sessions.$inferSelect, 'accountId' | 'expiresAt'>,
+  row: Pick<SessionRow, 'id' | 'ip' | 'userAgent' | 'createdAt' | 'lastUsedAt'>,
   currentId: string | undefined,
 ): z.output<typeof Session> => ({
   id: row.id,
@@ -34,15 +35,12 @@ export const toSessionResponse = (
   is_current: row.id === currentId,
 });
 
-/** The open sessions of a bearer, and their table. A user of the gateway's PASETO provider has none here. */
-export function openSessionsOf(
-  { sessionId, gid, providerId }: Pick<Principal, 'sessionId' | 'gid' | 'providerId'>,
+/** Whether a session is an open one of a bearer. A user of the gateway's PASETO provider has none here. */
+export const isOpenSessionOf = (
+  bearer: Pick<Principal, 'sessionId' | 'gid' | 'providerId'>,
   now: Date,
-) {
-  const { sessions } = tablesOf(providerId);
-  const isOpen = and(eq(sessions.accountId, gid), gt(sessions.expiresAt, now));
-  return { sessions, isOpen: sessionId === undefined ? sql`false` : isOpen };
-}
+): SQL | undefined =>
+  bearer.sessionId === undefined ? sql`false` : and(isHeldBy(bearer), gt(sessions.expiresAt, now));
 
 /** Ends one session of the principal. @returns or NOT_FOUND, MANAGED_BY_PROVIDER */
 export async function endOwnSession(
@@ -52,8 +50,7 @@ export async function endOwnSession(
 ): Promise<Result<null, Failure>> {
   if (principal?.sessionId === undefined) return fail({ code: 'MANAGED_BY_PROVIDER' });
   const event = auditEvent('session.ended', actorWith(client, principal), sessionMetadata(id), now());
-  const whose = { accountId: principal.gid, providerId: principal.providerId };
-  const ended = await endSession(db, id, event, whose);
+  const ended = await endSession(db, id, event, principal);
   return ended.ok ? ok(null) : ended;
 }
 
@@ -66,9 +63,7 @@ export async function endAllSessions(
   principal: Principal | null,
 ): Promise<Result<null, Failure>> {
   if (principal?.sessionId === undefined) return fail({ code: 'MANAGED_BY_PROVIDER' });
-  const { sessions, refreshTokens } = tablesOf(principal.providerId);
-  const ofAccount = eq(sessions.accountId, principal.gid);
-  const open = exists(db.select({ id: sessions.id }).from(sessions).where(ofAccount));
+  const isTheirs = isHeldBy(principal);
   const event = auditEvent(
     'session.ended',
     actorWith(client, principal),
@@ -76,9 +71,8 @@ export async function endAllSessions(
     now(),
   );
   await inOneBatch(db, [
-    insertIf(db, auditEvents, event, open),
-    db.delete(refreshTokens).where(eq(refreshTokens.accountId, principal.gid)),
-    db.delete(sessions).where(ofAccount),
+    insertIf(db, auditEvents, event, isThere(sessions, isTheirs)),
+    deleteSessions(db, isTheirs),
     db
       .update(accounts)
       .set({ version: sql`${accounts.version} + 1` })

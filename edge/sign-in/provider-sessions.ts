@@ -3,8 +3,9 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { verifyOwnToken } from '../authentication/own-tokens.ts';
 import { seal, unseal } from '../crypto/seal.ts';
-import { identityProviders, providerPeople, providerSessions } from '../database/company-schema.ts';
-import { type Database, hasChanged } from '../database/database.ts';
+import { identityProviders, providerPeople } from '../database/company-schema.ts';
+import { hasChanged } from '../database/database.ts';
+import { sessions } from '../database/session-schema.ts';
 import { roleValues } from '../identity-providers/claims.ts';
 import { confirmByOpenId } from '../identity-providers/openid.ts';
 import { renewClaims } from '../identity-providers/people.ts';
@@ -38,17 +39,9 @@ export async function providerSession(
   return { keyId, sealedRefresh: sealed, until: null };
 }
 
-export async function issuerOf(db: Database, providerId: string): Promise<string | undefined> {
-  const [row] = await db
-    .select({ issuer: identityProviders.issuer })
-    .from(identityProviders)
-    .where(eq(identityProviders.id, providerId));
-  return row?.issuer;
-}
-
 interface Confirmation {
   /** The session, if the provider refuses its person. */
-  ended?: { sessionId: string; providerId: string; email: string; tenantId: string };
+  ended?: { sessionId: string; email: string; tenantId: string };
   /** When the session ends at the latest; null for an account of the gateway: each renewal extends it. */
   until: Date | null;
 }
@@ -66,8 +59,8 @@ export async function confirmSession(
   const verified = await verifyOwnToken(context.settings, 'refresh', refreshToken, context.now());
   // `renewSession` refuses it.
   if (!verified.ok || !verified.value.idp) return ok(UNLIMITED);
-  const { sid: sessionId, idp, sub: accountId } = verified.value;
-  return confirmProviderSession(context, { sessionId, accountId, providerId: idp.id });
+  const { sid: sessionId, idp, sub: personId } = verified.value;
+  return confirmProviderSession(context, { sessionId, personId, providerId: idp.id });
 }
 
 /**
@@ -78,45 +71,45 @@ export async function confirmSession(
  */
 export async function confirmProviderSession(
   { db, settings, now: clock }: SignInContext,
-  { sessionId: sid, accountId, providerId }: Record<'sessionId' | 'accountId' | 'providerId', string>,
+  { sessionId: sid, personId, providerId }: Record<'sessionId' | 'personId' | 'providerId', string>,
 ): Promise<Result<Confirmation, Failure>> {
   const now = clock();
   const isIt = and(
-    eq(providerSessions.id, sid),
-    eq(providerSessions.accountId, accountId),
-    eq(providerSessions.providerId, providerId),
+    eq(sessions.id, sid),
+    eq(sessions.personId, personId),
+    eq(sessions.providerId, providerId),
   );
   const [found] = await db
-    .select({ session: providerSessions, provider: identityProviders, person: providerPeople })
-    .from(providerSessions)
-    .innerJoin(identityProviders, eq(identityProviders.id, providerSessions.providerId))
-    .innerJoin(providerPeople, eq(providerPeople.id, providerSessions.accountId))
+    .select({ session: sessions, provider: identityProviders, person: providerPeople })
+    .from(sessions)
+    .innerJoin(identityProviders, eq(identityProviders.id, sessions.providerId))
+    .innerJoin(providerPeople, eq(providerPeople.id, sessions.personId))
     .where(isIt);
   if (!found) return fail({ code: 'REFRESH_TOKEN_WRONG', reason: 'no session of a person' });
   const { session, provider, person } = found;
   const { keyId, sealedRefresh, checkedAt } = session;
-  if (keyId === null || sealedRefresh === null) return ok({ until: session.expiresAt });
+  if (keyId === null || sealedRefresh === null || checkedAt === null) return ok({ until: session.expiresAt });
   const until = new Date(session.createdAt.getTime() + settings.SSO_SESSION_MAX_SECONDS * 1000);
   if (until <= now) return fail({ code: 'REFRESH_TOKEN_WRONG', reason: 'the longest life of a session' });
   if (now.getTime() - checkedAt.getTime() < CONFIRMED_FOR_MS) return ok({ until });
-  const asRead = and(isIt, eq(providerSessions.checkedAt, checkedAt));
-  const claimed = await db.update(providerSessions).set({ checkedAt: now }).where(asRead).run();
+  const asRead = and(isIt, eq(sessions.checkedAt, checkedAt));
+  const claimed = await db.update(sessions).set({ checkedAt: now }).where(asRead).run();
   if (!hasChanged(claimed)) return ok({ until });
   const sealed = { keyId, sealed: sealedRefresh };
   const confirmed = await unseal(settings.CREDENTIAL_KEYS, refreshContext(sid), sealed).then((token) =>
     confirmByOpenId(provider, settings, token, person.subject),
   );
   if (!confirmed.ok) {
-    await db.update(providerSessions).set({ checkedAt }).where(isIt);
+    await db.update(sessions).set({ checkedAt }).where(isIt);
     return confirmed;
   }
   if (confirmed.value === null) {
     const { email, tenantId } = person;
-    return ok({ ended: { sessionId: sid, providerId: provider.id, email, tenantId }, until: null });
+    return ok({ ended: { sessionId: sid, email, tenantId }, until: null });
   }
   const { refreshToken: nextToken, claims } = confirmed.value;
   const next = await seal(settings.CREDENTIAL_KEYS, refreshContext(sid), nextToken);
-  await db.update(providerSessions).set({ keyId: next.keyId, sealedRefresh: next.sealed }).where(isIt);
+  await db.update(sessions).set({ keyId: next.keyId, sealedRefresh: next.sealed }).where(isIt);
   if (claims) await renewClaims(db, provider, person.id, roleValues(provider, claims));
   return ok({ until });
 }

@@ -1,4 +1,4 @@
-import { and, eq, gt, inArray, isNull, lte, or, type SQL, sql } from 'drizzle-orm';
+import { and, eq, gt, isNull, lte, or, type SQL, sql } from 'drizzle-orm';
 import { decodeJwt } from 'jose';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
@@ -8,27 +8,29 @@ import { signOwnToken, verifyOwnToken } from '../authentication/own-tokens.ts';
 import type { Identity, Principal } from '../authentication/principal.ts';
 import { rejection } from '../authentication/rejection.ts';
 import type { AuditActor } from '../database/column-types.ts';
-import { providerPeople, providerRefreshTokens, providerSessions } from '../database/company-schema.ts';
+import { identityProviders, providerPeople } from '../database/company-schema.ts';
 import { type Database, insertIf, isThere, type Statement } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import { accounts, refreshTokens, sessions } from '../database/people-schema.ts';
+import { accounts } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
+import { refreshTokens, type SessionRow, sessions } from '../database/session-schema.ts';
 import type { Settings } from '../settings.ts';
 import { accountById } from './accounts.ts';
 import { renewTokens, revokeToken } from './identity-provider.ts';
-import { confirmSession, issuerOf, type ProviderSession } from './provider-sessions.ts';
+import { confirmSession, type ProviderSession } from './provider-sessions.ts';
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 
 /** Two tabs may present the same refresh token within this time. A later use is treated as theft. */
 export const CONCURRENT_USE_MS = 10_000;
 
-const OWN = { sessions, refreshTokens };
-const OF_PROVIDERS = { sessions: providerSessions, refreshTokens: providerRefreshTokens };
-type SessionTables = typeof OWN | typeof OF_PROVIDERS;
+/** Whose a session is: an account, or a person of this provider. */
+type Holder = Pick<Identity, 'gid' | 'providerId'>;
 
-/** The tables of the sessions of accounts, or of the people of providers. */
-export const tablesOf = (providerId: string | undefined): SessionTables =>
-  providerId === undefined ? OWN : OF_PROVIDERS;
+/** Whether a session is of this holder. */
+export const isHeldBy = ({ gid, providerId }: Holder): SQL | undefined =>
+  providerId === undefined
+    ? eq(sessions.accountId, gid)
+    : and(eq(sessions.personId, gid), eq(sessions.providerId, providerId));
 
 type UnusedToken = Omit<typeof refreshTokens.$inferSelect, 'usedAt'>;
 
@@ -46,16 +48,14 @@ export interface SessionHolder {
 /** @param until when its session ends at the latest; null: each renewal extends it */
 const nextToken = (
   settings: Settings,
-  accountId: string,
-  familyId: string,
+  sessionId: string,
   now: Date,
   until: Date | null = null,
 ): UnusedToken => {
   const expiresAt = after(now, settings.JWT_REFRESH_TTL_SECONDS);
   return {
     id: crypto.randomUUID(),
-    familyId,
-    accountId,
+    sessionId,
     expiresAt: until !== null && until < expiresAt ? until : expiresAt,
   };
 };
@@ -63,13 +63,13 @@ const nextToken = (
 const after = (now: Date, seconds: number) => new Date(now.getTime() + seconds * 1000);
 
 /** An expired token is refused without its row, because the token itself contains the expiry. */
-const deleteExpired = (db: Database, { sessions, refreshTokens }: SessionTables, now: Date): Statement[] => [
+const deleteExpired = (db: Database, now: Date): Statement[] => [
   db.delete(refreshTokens).where(lte(refreshTokens.expiresAt, now)),
   db.delete(sessions).where(lte(sessions.expiresAt, now)),
 ];
 
 /**
- * Opens a session and starts its family of refresh tokens.
+ * Opens a session and issues its first tokens.
  * @param holder as read when the sign-in began
  * @param provider of a person
  * @returns or UNAUTHENTICATED when its password has changed, its sessions were ended or it was disabled since
@@ -83,26 +83,27 @@ export async function openSession(
   now: Date,
   provider?: ProviderSession & { sessionId: string },
 ): Promise<Result<Tokens, Failure>> {
-  const familyId = provider?.sessionId ?? crypto.randomUUID();
-  const next = nextToken(settings, holder.id, familyId, now, provider?.until);
-  const { familyId: id, accountId, expiresAt } = next;
-  const session = { id, accountId, ip, userAgent, lastUsedAt: now, expiresAt, createdAt: now };
-  const tables = tablesOf(holder.idp?.id);
-  const rest = (isWritten: SQL) => [
-    insertIf(db, tables.refreshTokens, next, isWritten),
-    ...deleteExpired(db, tables, now),
-  ];
-  const require = [[isUnchanged(holder), rejection('session_ended')]] as const;
-  const ofProvider = {
-    ...session,
-    providerId: holder.idp?.id ?? '',
-    checkedAt: now,
+  const { id: gid, idp } = holder;
+  const next = nextToken(settings, provider?.sessionId ?? crypto.randomUUID(), now, provider?.until);
+  const session: SessionRow = {
+    id: next.sessionId,
+    accountId: idp ? null : gid,
+    personId: idp ? gid : null,
+    providerId: idp?.id ?? null,
+    checkedAt: idp ? now : null,
     keyId: provider?.keyId ?? null,
     sealedRefresh: provider?.sealedRefresh ?? null,
+    ip,
+    userAgent,
+    lastUsedAt: now,
+    expiresAt: next.expiresAt,
+    createdAt: now,
   };
-  const opened = holder.idp
-    ? await guardedWrite(db, { decides: [providerSessions, ofProvider], require, rest })
-    : await guardedWrite(db, { decides: [sessions, session], require, rest });
+  const opened = await guardedWrite(db, {
+    decides: [sessions, session],
+    require: [[isUnchanged(holder), rejection('session_ended')]],
+    rest: (isWritten) => [insertIf(db, refreshTokens, next, isWritten), ...deleteExpired(db, now)],
+  });
   return opened.ok ? ok(await issueTokens(settings, holder, next, now)) : opened;
 }
 
@@ -135,8 +136,8 @@ const holderById = (db: Database, id: string, providerId: string | undefined) =>
 
 /**
  * New tokens for an unused refresh token. A second use comes from another tab or follows a theft: after a
- * theft either the thief or the owner is the second to use it, and the whole family ends (RFC 9700 section
- * 4.14). A family has no maximum lifetime: each renewal extends it by `JWT_REFRESH_TTL_SECONDS`.
+ * theft either the thief or the owner is the second to use it, and the session ends (RFC 9700 section
+ * 4.14). A session has no maximum lifetime: each renewal extends it by `JWT_REFRESH_TTL_SECONDS`.
  * @param actorOf the actor in the audit event of a theft
  * @param reusableForMs how long after its first use a token is renewed again: each tab of a page gets tokens
  *   of its own, and a page that was reloaded before it received its cookie stays signed in
@@ -162,14 +163,12 @@ export async function renewSession(
   const verified = await verifyOwnToken(settings, 'refresh', refreshToken, now);
   if (!verified.ok) return refused(verified.failure.reason);
   const { jti, sub, sid, idp } = verified.value;
-  const tables = tablesOf(idp?.id);
-  const { sessions, refreshTokens } = tables;
   const reusable = gt(refreshTokens.usedAt, new Date(now.getTime() - reusableForMs));
   const isUsable = and(
     eq(refreshTokens.id, jti),
     reusableForMs > 0 ? or(isNull(refreshTokens.usedAt), reusable) : isNull(refreshTokens.usedAt),
   );
-  const next = nextToken(settings, sub, sid, now, until);
+  const next = nextToken(settings, sid, now, until);
   // The first use starts the time in which the token can be used again.
   const use = { usedAt: sql`coalesce(${refreshTokens.usedAt}, ${now.getTime()})` };
   const written = await guardedWrite(db, {
@@ -185,7 +184,7 @@ export async function renewSession(
         .update(sessions)
         .set({ lastUsedAt: now, expiresAt: next.expiresAt })
         .where(and(eq(sessions.id, sid), isAllowed)),
-      ...deleteExpired(db, tables, now),
+      ...deleteExpired(db, now),
     ],
   });
   const [found] = await holderById(db, sub, idp?.id);
@@ -199,61 +198,47 @@ export async function renewSession(
   if (!holder || !used?.usedAt) return refused('no refresh token of a session');
   if (now.getTime() - used.usedAt.getTime() > CONCURRENT_USE_MS) {
     const event = auditEvent('session.stolen', actorOf(holder), sessionMetadata(sid), now);
-    await endSession(db, sid, event, { providerId: idp?.id });
+    await endSession(db, sid, event);
   }
   return refused('a refresh token that was used');
 }
 
 /** The details of an audit event about a session. */
-export const sessionMetadata = (familyId: string) => ({ metadata: { session_id: familyId } });
+export const sessionMetadata = (sessionId: string) => ({ metadata: { session_id: sessionId } });
 
 const refused = (reason = 'not valid') => fail({ code: 'REFRESH_TOKEN_WRONG' as const, reason });
 
 /**
- * Ends the sessions of this condition, with all their tokens. Access tokens are refused within 30 s
- * (`materialize`).
+ * Ends the sessions of this condition; their refresh tokens and grants end with their rows. Access tokens are refused
+ * within 30 s (`materialize`).
  */
-export function deleteSessions(
-  db: Database,
-  condition: SQL | undefined,
-  { sessions, refreshTokens }: SessionTables = OWN,
-): Statement[] {
-  const ended = db.select({ id: sessions.id }).from(sessions).where(condition);
-  return [
-    db.delete(refreshTokens).where(inArray(refreshTokens.familyId, ended)),
-    db.delete(sessions).where(condition),
-  ];
-}
+export const deleteSessions = (db: Database, condition: SQL | undefined): Statement =>
+  db.delete(sessions).where(condition);
 
 /**
  * Ends a session.
  * @param event stored only by the call that ends it
- * @param of whose session it has to be, an account or a person of a provider; left out: of any account
+ * @param holder whose session it has to be; left out: anybody's
  * @returns or NOT_FOUND if it was not open
  */
 export function endSession(
   db: Database,
   id: string,
   event: ReturnType<typeof auditEvent>,
-  { accountId, providerId }: { accountId?: string | undefined; providerId?: string | undefined } = {},
+  holder?: Holder,
 ): Promise<Result<unknown, Failure>> {
-  const tables = tablesOf(providerId);
-  const { sessions } = tables;
-  const isSession = and(
-    eq(sessions.id, id),
-    accountId === undefined ? undefined : eq(sessions.accountId, accountId),
-  );
+  const isSession = and(eq(sessions.id, id), holder && isHeldBy(holder));
   return guardedWrite(db, {
     decides: [auditEvents, event],
     require: [[isThere(sessions, isSession), 'NOT_FOUND']],
-    rest: (isWritten) => deleteSessions(db, and(isSession, isWritten), tables),
+    rest: (isWritten) => [deleteSessions(db, and(isSession, isWritten))],
   });
 }
 
 async function issueTokens(
   settings: Settings,
   { id: sub, email, role, tenantId, idp }: SessionHolder,
-  { id, familyId, expiresAt }: UnusedToken,
+  { id, sessionId: sid, expiresAt }: UnusedToken,
   issuedAt: Date,
 ): Promise<Tokens> {
   const provider = idp && { idp: { id: idp.id, issuer: idp.issuer } };
@@ -263,10 +248,10 @@ async function issueTokens(
     signOwnToken(
       settings,
       'access',
-      { sub, email, role, scp, tenant_id: tenantId, sid: familyId, ...provider },
+      { sub, email, role, scp, tenant_id: tenantId, sid, ...provider },
       { issuedAt, expiresAt: accessExpiresAt },
     ),
-    signOwnToken(settings, 'refresh', { sub, sid: familyId, jti: id, ...provider }, { issuedAt, expiresAt }),
+    signOwnToken(settings, 'refresh', { sub, sid, jti: id, ...provider }, { issuedAt, expiresAt }),
   ]);
   return { accessToken, refreshToken, accessExpiresAt };
 }
@@ -305,9 +290,7 @@ export async function refresh(
   if (ended) {
     const about = { metadata: { ...sessionMetadata(ended.sessionId).metadata, by: 'identity_provider' } };
     const actor = actorWith(client, { userId: null, email: ended.email, tenantId: ended.tenantId });
-    await endSession(db, ended.sessionId, auditEvent('session.ended', actor, about, now), {
-      providerId: ended.providerId,
-    });
+    await endSession(db, ended.sessionId, auditEvent('session.ended', actor, about, now));
     return refused('the identity provider refuses the person');
   }
   return renewSession(db, settings, refreshToken, { actorOf, now, until, ...reuse });
@@ -323,20 +306,23 @@ export async function continueSession(
 ): Promise<Result<{ tokens: Tokens; refreshExpiresAt: Date; holder: SessionHolder }, Failure>> {
   const gone = fail({ code: 'SIGN_IN_FAILED' as const, reason: 'the session has gone' });
   const now = clock();
-  const isIt = eq(providerSessions.id, sessionId);
-  const [session] = await db.select().from(providerSessions).where(isIt);
-  const [row] = session ? await holderById(db, session.accountId, session.providerId) : [];
-  const issuer = session && (await issuerOf(db, session.providerId));
-  if (!session || !row || !issuer || session.expiresAt <= now) return gone;
+  const [found] = await db
+    .select({ session: sessions, person: providerPeople, issuer: identityProviders.issuer })
+    .from(sessions)
+    .innerJoin(providerPeople, eq(providerPeople.id, sessions.personId))
+    .innerJoin(identityProviders, eq(identityProviders.id, providerPeople.providerId))
+    .where(and(eq(sessions.id, sessionId), eq(providerPeople.active, true)));
+  if (!found || found.session.expiresAt <= now) return gone;
+  const { session, person, issuer } = found;
   const until = session.sealedRefresh === null ? session.expiresAt : null;
-  const next = nextToken(settings, row.id, sessionId, now, until);
+  const next = nextToken(settings, sessionId, now, until);
   const written = await guardedWrite(db, {
-    decides: [providerRefreshTokens, next],
-    require: [[isThere(providerSessions, isIt), gone.failure]],
+    decides: [refreshTokens, next],
+    require: [[isThere(sessions, eq(sessions.id, sessionId)), gone.failure]],
   });
   if (!written.ok) return written;
-  const idp = { id: session.providerId, issuer };
-  const holder: SessionHolder = { ...row, idp };
+  const idp = { id: person.providerId, issuer };
+  const holder: SessionHolder = { ...person, idp };
   return ok({
     tokens: await issueTokens(settings, holder, next, now),
     refreshExpiresAt: next.expiresAt,
@@ -366,9 +352,7 @@ export async function signOut(
     auditEvent('session.ended', actorWith(client, actor), details, context.now());
   if (sessionId !== undefined) {
     if (!principal) throw new Error('an access token of the gateway names no tenant');
-    await endSession(db, sessionId, ended(principal, sessionMetadata(sessionId)), {
-      providerId: identity.providerId,
-    });
+    await endSession(db, sessionId, ended(principal, sessionMetadata(sessionId)), identity);
     return ok(null);
   }
   // A refresh token of the gateway is not sent to the provider.

@@ -6,8 +6,9 @@ import type { Principal } from '../authentication/principal.ts';
 import { hashPassword, isPassword } from '../crypto/password-hash.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import { type AccountRow, accounts, sessions } from '../database/people-schema.ts';
+import { type AccountRow, accounts } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
+import { sessions } from '../database/session-schema.ts';
 import { accountByEmail, accountById } from './accounts.ts';
 import { withinPasswordAttempts } from './password-login.ts';
 import { deleteSessions } from './sessions.ts';
@@ -40,7 +41,7 @@ function setPassword(
     require: [[isThere(accounts, isUnchanged), 'NOT_FOUND']],
     rest: (isAllowed) => [
       insertIf(db, auditEvents, event, isAllowed),
-      ...deleteSessions(db, and(eq(sessions.accountId, account.id), others, isAllowed)),
+      deleteSessions(db, and(eq(sessions.accountId, account.id), others, isAllowed)),
     ],
   });
 }

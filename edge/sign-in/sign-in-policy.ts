@@ -13,8 +13,9 @@ import {
 } from '../database/company-schema.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
-import { accounts, sessions } from '../database/people-schema.ts';
+import { accounts } from '../database/people-schema.ts';
 import { auditEvents, organizations } from '../database/schema.ts';
+import { sessions } from '../database/session-schema.ts';
 import { providerOfAddress } from '../identity-providers/domains.ts';
 import { hasActiveOwner } from '../identity-providers/people.ts';
 import { repeatIfLost } from '../lost-object.ts';
@@ -119,7 +120,7 @@ export async function changePolicy(
       ),
       ...(required
         ? [
-            ...deleteSessions(
+            deleteSessions(
               db,
               and(
                 sql`${sessions.accountId} in (select id from ${accounts} where ${ofDomains})`,

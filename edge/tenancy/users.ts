@@ -5,10 +5,10 @@ import { ok, type Result } from '../../shared/result.ts';
 import type { Identity, Principal } from '../authentication/principal.ts';
 import { rejected } from '../authentication/rejection.ts';
 import { BoundedMap } from '../bounded-map.ts';
-import { providerPeople, providerSessions } from '../database/company-schema.ts';
+import { providerPeople } from '../database/company-schema.ts';
 import { type Database, openDatabase, type Statement, writeThenRead } from '../database/database.ts';
 import { oauthGrants } from '../database/oauth-schema.ts';
-import { accounts, projectMembers, sessions } from '../database/people-schema.ts';
+import { accounts, projectMembers } from '../database/people-schema.ts';
 import {
   auditEvents,
   jobs,
@@ -21,6 +21,7 @@ import {
   type UserRow,
   users,
 } from '../database/schema.ts';
+import { sessions } from '../database/session-schema.ts';
 
 export type TenantIdentity = Identity & { tenantId: string };
 
@@ -149,14 +150,14 @@ export async function currentAccountRole(
   if (providerId !== undefined) {
     const [person] = await db
       .select({ role: providerPeople.role })
-      .from(providerSessions)
-      .innerJoin(providerPeople, eq(providerPeople.id, providerSessions.accountId))
+      .from(sessions)
+      .innerJoin(providerPeople, eq(providerPeople.id, sessions.personId))
       .where(
         and(
-          eq(providerSessions.id, sessionId),
-          eq(providerSessions.accountId, gid),
-          eq(providerSessions.providerId, providerId),
-          gt(providerSessions.expiresAt, now),
+          eq(sessions.id, sessionId),
+          eq(sessions.personId, gid),
+          eq(sessions.providerId, providerId),
+          gt(sessions.expiresAt, now),
           eq(providerPeople.providerId, providerId),
           eq(providerPeople.tenantId, tenantId ?? ''),
           eq(providerPeople.active, true),

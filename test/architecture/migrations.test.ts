@@ -42,10 +42,12 @@ const ADDITIONS = [
 ];
 const UNIQUE_INDEX = /^CREATE UNIQUE INDEX `\w+` ON `(\w+)`/i;
 
-/** A unique index of a table that the gateway before writes into could refuse its rows. */
+/** A unique index of a table that the gateway before writes into could refuse its rows. A table that is made again has its index again. */
 function isOfNewTable(code: string, { statements }: Migration): boolean {
   const table = UNIQUE_INDEX.exec(code)?.[1];
-  return statements.some((other) => codeOf(other).startsWith(`CREATE TABLE \`${table}\``));
+  return statements.some((other) =>
+    [table, `__new_${table}`].some((name) => codeOf(other).startsWith(`CREATE TABLE \`${name}\``)),
+  );
 }
 
 /** Statements that the gateway before the migration may not survive. */
@@ -87,6 +89,7 @@ describe('the rule', () => {
   test.each([
     ['-- Unused since 0001_old: the first kind of host\nDROP TABLE `hosts`;'],
     ['CREATE TABLE `racks` (`id` text);', 'CREATE UNIQUE INDEX `racks_once` ON `racks` (`id`);'],
+    ['CREATE TABLE `__new_hosts` (`id` text);', 'CREATE UNIQUE INDEX `hosts_id` ON `hosts` (`id`);'],
     ['ALTER TABLE `hosts` ADD `rack` text;', "-- It was so.\nUPDATE `hosts` SET `rack` = 'a';"],
   ])('admits %s', (...statements) => {
     expect(found(...statements)).toEqual([]);

@@ -396,17 +396,17 @@ test('with the provider away, new sign-ins get 503, and signed-in people continu
     new Api(gateway.url, null).post<Tokens>('/api/v1/auth/refresh', { refresh_token });
   const early = await renew(person.refresh_token);
   expect([early.status, acme.provider.refreshes]).toEqual([200, 0]);
-  await gateway.database.prepare('update provider_sessions set checked_at = 0').run();
+  await gateway.database.prepare('update sessions set checked_at = 0 where person_id is not null').run();
   expect(refusal(await renew(early.body.refresh_token))).toEqual([503, 'IDP_UNAVAILABLE']);
   acme.provider.status = 200;
   const later = await renew(early.body.refresh_token);
   expect([later.status, acme.provider.refreshes]).toEqual([200, 1]);
-  await gateway.database.prepare('update provider_sessions set checked_at = 0').run();
+  await gateway.database.prepare('update sessions set checked_at = 0 where person_id is not null').run();
   acme.provider.disabled.add('stays');
   expect(refusal(await renew(later.body.refresh_token))).toEqual([401, 'REFRESH_TOKEN_WRONG']);
   const left = await gateway.database
     .prepare(
-      "select count(*) n from provider_sessions where person_id in (select id from provider_people where subject = 'stays')",
+      "select count(*) n from sessions where person_id in (select id from provider_people where subject = 'stays')",
     )
     .first<{ n: number }>();
   expect(left?.n).toBe(0);
@@ -459,7 +459,7 @@ describe('SCIM', () => {
     expect(refusal(await renewal())).toEqual([401, 'REFRESH_TOKEN_WRONG']);
     const counts = await gateway.database
       .prepare(
-        "select (select count(*) from api_keys where name = 'mine') keys, (select count(*) from provider_sessions where person_id = ?) sessions",
+        "select (select count(*) from api_keys where name = 'mine') keys, (select count(*) from sessions where person_id = ?) sessions",
       )
       .bind(created.body.id)
       .first();
@@ -522,9 +522,7 @@ describe('SCIM', () => {
 test('without a refresh token of the provider, a session ends after 12 hours, whatever is renewed', async () => {
   const { api, access_token, refresh_token } = await signedIn(acme, ada({ sub: 'short' }));
   const identity = await identityOf(api, access_token);
-  const session = gateway.database.prepare(
-    'select created_at, expires_at from provider_sessions where id = ?',
-  );
+  const session = gateway.database.prepare('select created_at, expires_at from sessions where id = ?');
   const times = () => session.bind(identity.sessionId).first<{ created_at: number; expires_at: number }>();
   const before = await times();
   const end = before?.expires_at ?? 0;

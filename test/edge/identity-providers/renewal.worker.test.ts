@@ -67,7 +67,8 @@ describe('a session that is renewed with the provider', () => {
       .bind(subject)
       .first();
   /** Longer ago than the provider is asked again. */
-  const later = () => gateway.database.prepare('update provider_sessions set checked_at = 0').run();
+  const later = () =>
+    gateway.database.prepare('update sessions set checked_at = 0 where person_id is not null').run();
 
   test('has the role that the provider gives now', async () => {
     acme.provider.givesRefreshTokens = true;
@@ -100,7 +101,7 @@ describe('a session that is renewed with the provider', () => {
     const startedDaysAgo = (days: number) =>
       gateway.database
         .prepare(
-          'update provider_sessions set created_at = ? where person_id in (select id from provider_people where subject = ?)',
+          'update sessions set created_at = ? where person_id in (select id from provider_people where subject = ?)',
         )
         .bind(Date.now() - days * DAY_MS, 'forever')
         .run();

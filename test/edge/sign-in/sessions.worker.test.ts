@@ -1,18 +1,23 @@
-import { eq } from 'drizzle-orm';
+import { eq, inArray } from 'drizzle-orm';
 import { decodeJwt } from 'jose';
 import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { auditEvent, noActor } from '../../../edge/audit/audit-event.ts';
 import { verifyOwnToken } from '../../../edge/authentication/own-tokens.ts';
+import type { Identity } from '../../../edge/authentication/principal.ts';
+import { identityProviders, providerPeople } from '../../../edge/database/company-schema.ts';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
-import { type AccountRow, accounts, refreshTokens } from '../../../edge/database/people-schema.ts';
+import { type AccountRow, accounts } from '../../../edge/database/people-schema.ts';
 import { auditEvents } from '../../../edge/database/schema.ts';
+import { refreshTokens, type SessionRow, sessions } from '../../../edge/database/session-schema.ts';
 import { ApiError, unwrap } from '../../../edge/errors.ts';
 import type { Settings } from '../../../edge/settings.ts';
 import {
   endSession,
   openSession as openSessionResult,
   renewSession as renewSessionResult,
+  type SessionHolder,
 } from '../../../edge/sign-in/sessions.ts';
+import { currentAccountRole } from '../../../edge/tenancy/users.ts';
 import { startD1 } from '../../support/records/d1.ts';
 import { settingsFor } from '../../support/sign-in/provider.ts';
 
@@ -78,15 +83,19 @@ async function renew(refreshToken: string, seconds: number, reusableForMs?: numb
 const USED = 'refused: a refresh token that was used';
 const ENDED = 'refused: no refresh token of a session';
 
-const rows = () => db.select().from(refreshTokens).where(eq(refreshTokens.accountId, account.id));
+const tokensOf = ({ id }: AccountRow) => {
+  const theirs = db.select({ id: sessions.id }).from(sessions).where(eq(sessions.accountId, id));
+  return db.select().from(refreshTokens).where(inArray(refreshTokens.sessionId, theirs));
+};
+const rows = () => tokensOf(account);
 const events = async () => {
   const found = await db.select().from(auditEvents).where(eq(auditEvents.tenantId, account.tenantId));
   return found.map(({ name, metadata }) => ({ name, metadata }));
 };
-const familyOf = (refreshToken: string) => String(decodeJwt(refreshToken).sid);
+const sessionOf = (refreshToken: string) => String(decodeJwt(refreshToken).sid);
 const stolen = (refreshToken: string) => ({
   name: 'session.stolen',
-  metadata: { session_id: familyOf(refreshToken) },
+  metadata: { session_id: sessionOf(refreshToken) },
 });
 
 test('a new session has tokens with the account, the session and the expiry', async () => {
@@ -106,12 +115,12 @@ test('a new session has tokens with the account, the session and the expiry', as
     role: 'owner',
     scp: ['branchgate:read', 'branchgate:write'],
     tenant_id: account.tenantId,
-    sid: row?.familyId,
+    sid: row?.sessionId,
     exp: later(900).getTime() / 1000,
   });
   expect(unwrap(await verifyOwnToken(settings, 'refresh', refreshToken ?? '', NOW))).toEqual({
     sub: account.id,
-    sid: row?.familyId,
+    sid: row?.sessionId,
     jti: row?.id,
   });
 });
@@ -123,10 +132,10 @@ describe('a renewal', () => {
     const renewed = await renewSession(db, settings, first, { actorOf, now: later(60) });
     expect(renewed.accessExpiresAt).toEqual(later(960));
     const { role, sid } = unwrap(await verifyOwnToken(settings, 'access', renewed.accessToken, later(60)));
-    expect([role, sid]).toEqual(['viewer', familyOf(first)]);
+    expect([role, sid]).toEqual(['viewer', sessionOf(first)]);
     expect(renewed.refreshToken).not.toBe(first);
     const next = await renew(renewed.refreshToken ?? '', 120);
-    expect(familyOf(next)).toBe(familyOf(first));
+    expect(sessionOf(next)).toBe(sessionOf(first));
     expect(await rows()).toHaveLength(3);
     expect((await rows()).filter(({ usedAt }) => usedAt === null)).toHaveLength(1);
   });
@@ -137,14 +146,14 @@ describe('a renewal', () => {
     const [winner = '', ...more] = outcomes.filter((outcome) => outcome !== USED);
     expect(more).toEqual([]);
     expect(await rows()).toHaveLength(2);
-    expect(familyOf(await renew(winner, 61))).toBe(familyOf(first));
+    expect(sessionOf(await renew(winner, 61))).toBe(sessionOf(first));
     expect(await events()).toEqual([]);
   });
 
   test('is possible without a time limit, while each token is used before it expires', async () => {
     let token = await open();
     for (const weeks of [1, 2, 3]) token = await renew(token, weeks * WEEK - weeks);
-    expect(familyOf(token)).toMatch(/^[0-9a-f-]{36}$/);
+    expect(sessionOf(token)).toMatch(/^[0-9a-f-]{36}$/);
     expect(await renew(token, 5 * WEEK)).toBe('refused: token_expired');
   });
 
@@ -177,8 +186,8 @@ describe('a token of a page, presented again', () => {
     const first = await open();
     const tabs = [await renewOnPage(first, 60), await renewOnPage(first, 65), await renewOnPage(first, 69)];
     expect(new Set(tabs).size).toBe(3);
-    expect(new Set(tabs.map(familyOf))).toEqual(new Set([familyOf(first)]));
-    expect(familyOf(await renewOnPage(tabs[0] ?? '', 3600))).toBe(familyOf(first));
+    expect(new Set(tabs.map(sessionOf))).toEqual(new Set([sessionOf(first)]));
+    expect(sessionOf(await renewOnPage(tabs[0] ?? '', 3600))).toBe(sessionOf(first));
     expect(await events()).toEqual([]);
   });
 
@@ -194,7 +203,7 @@ describe('a token of a page, presented again', () => {
   test('after the sign-out is refused', async () => {
     const first = await open();
     await renewOnPage(first, 60);
-    await endSession(db, familyOf(first), auditEvent('session.ended', noActor(account.tenantId), {}, NOW));
+    await endSession(db, sessionOf(first), auditEvent('session.ended', noActor(account.tenantId), {}, NOW));
     expect(await renewOnPage(first, 61)).toBe(ENDED);
   });
 });
@@ -204,7 +213,7 @@ describe('a used token, presented again', () => {
     const first = await open();
     const second = await renew(first, 60);
     expect(await renew(first, 70)).toBe(USED);
-    expect(familyOf(await renew(second, 71))).toBe(familyOf(first));
+    expect(sessionOf(await renew(second, 71))).toBe(sessionOf(first));
     expect(await events()).toEqual([]);
   });
 
@@ -218,7 +227,7 @@ describe('a used token, presented again', () => {
     expect(again.filter((outcome) => outcome !== USED && outcome !== ENDED)).toEqual([]);
     for (const token of [first, second, third]) expect(await renew(token, 71)).toBe(ENDED);
     expect(await events()).toEqual([stolen(first)]);
-    expect(familyOf(await renew(other, 72))).toBe(familyOf(other));
+    expect(sessionOf(await renew(other, 72))).toBe(sessionOf(other));
   });
 
   test('ends the session even if the next token is used concurrently', async () => {
@@ -235,8 +244,7 @@ test('expired tokens are deleted at any sign-in or renewal, and no others', asyn
   const old = await open();
   await renew(old, 60);
   const mine = account;
-  const countRows = async () =>
-    (await db.select().from(refreshTokens).where(eq(refreshTokens.accountId, mine.id))).length;
+  const countRows = async () => (await tokensOf(mine)).length;
   const fresh = await open(later(120));
   await renew(fresh, WEEK);
   expect(await countRows()).toBe(3);
@@ -247,7 +255,7 @@ test('expired tokens are deleted at any sign-in or renewal, and no others', asyn
 describe('the end of a session', () => {
   const end = (refreshToken: string) => {
     const event = auditEvent('session.ended', noActor(account.tenantId), {}, NOW);
-    return endSession(db, familyOf(refreshToken), event);
+    return endSession(db, sessionOf(refreshToken), event);
   };
 
   test('applies to all its tokens, is recorded once, and affects no other session', async () => {
@@ -257,7 +265,7 @@ describe('the end of a session', () => {
     await Promise.all([end(first), end(second)]);
     for (const token of [first, second]) expect(await renew(token, 61)).toBe(ENDED);
     expect((await events()).map(({ name }) => name)).toEqual(['session.ended']);
-    expect(familyOf(await renew(other, 62))).toBe(familyOf(other));
+    expect(sessionOf(await renew(other, 62))).toBe(sessionOf(other));
   });
 
   test('concurrent with a renewal leaves no token that could be renewed', async () => {
@@ -265,5 +273,99 @@ describe('the end of a session', () => {
     const [renewed] = await Promise.all([renew(first, 60), end(first)]);
     expect(await renew(renewed, 61)).toMatch(/^refused/);
     expect(await rows()).toEqual([]);
+  });
+});
+
+describe('a session of an account or of a person', () => {
+  let person: SessionHolder;
+  beforeEach(async () => {
+    const id = crypto.randomUUID();
+    const providerId = crypto.randomUUID();
+    const times = { createdAt: NOW, updatedAt: NOW };
+    const { email, tenantId } = account;
+    await db.insert(identityProviders).values({
+      id: providerId,
+      tenantId,
+      kind: 'oidc',
+      name: 'P',
+      issuer: 'https://idp.example',
+      clientId: 'c',
+      keyId: 'k',
+      sealedSecret: 's',
+      defaultRole: 'viewer',
+      roles: [],
+      ...times,
+    });
+    const row = {
+      id,
+      providerId,
+      tenantId,
+      userName: email,
+      email,
+      role: 'owner',
+      claimValues: [],
+    };
+    await db
+      .insert(providerPeople)
+      .values({ ...row, provisioned: false, active: true, attributes: {}, ...times });
+    person = { ...row, version: 0, idp: { id: providerId, issuer: 'https://idp.example' } };
+  });
+
+  const HOLDERS: Record<string, { holder: () => SessionHolder; remove: () => Promise<unknown> }> = {
+    account: {
+      holder: () => account,
+      remove: () => db.delete(accounts).where(eq(accounts.id, account.id)),
+    },
+    person: {
+      holder: () => person,
+      remove: () => db.delete(providerPeople).where(eq(providerPeople.id, person.id)),
+    },
+  };
+
+  test.each(Object.entries(HOLDERS))('ends with its %s at the next call', async (_, { holder, remove }) => {
+    const { id: gid, email, role, tenantId, idp } = holder();
+    const { refreshToken, accessToken } = await openSession(db, settings, holder(), CLIENT, NOW);
+    const { sid } = unwrap(await verifyOwnToken(settings, 'access', accessToken, NOW));
+    const identity = { sessionId: sid, gid, email, role, tenantId, ...(idp && { providerId: idp.id }) };
+    const roleNow = () => currentAccountRole(db, identity as Identity, later(1));
+    expect(await roleNow()).toEqual({ ok: true, value: 'owner' });
+    await remove();
+    expect(await roleNow()).toMatchObject({ ok: false });
+    expect(await renew(refreshToken ?? '', 1)).toBe(ENDED);
+    expect(
+      await db
+        .select()
+        .from(sessions)
+        .where(eq(sessions.id, String(sid))),
+    ).toEqual([]);
+    const left = await db
+      .select()
+      .from(refreshTokens)
+      .where(eq(refreshTokens.sessionId, String(sid)));
+    expect(left).toEqual([]);
+  });
+
+  const PROVIDER = { providerId: 'p', checkedAt: NOW };
+  const of = (columns: Partial<SessionRow>) => () => ({
+    id: crypto.randomUUID(),
+    lastUsedAt: NOW,
+    expiresAt: NOW,
+    createdAt: NOW,
+    ...columns,
+  });
+  const WRONG: Record<string, () => typeof sessions.$inferInsert> = {
+    'without a holder': of({}),
+    'of both': () => of({ accountId: account.id, personId: person.id, ...PROVIDER })(),
+    'of an account with a provider': () => of({ accountId: account.id, ...PROVIDER })(),
+    'of an account with a token of a provider': () =>
+      of({ accountId: account.id, keyId: 'k', sealedRefresh: 's' })(),
+    'of a person without a provider': () => of({ personId: person.id, checkedAt: NOW })(),
+    'of a person that was never checked': () => of({ personId: person.id, providerId: 'p' })(),
+    'with a key and no token': () => of({ personId: person.id, ...PROVIDER, keyId: 'k' })(),
+  };
+  test.each(Object.entries(WRONG))('cannot be stored %s', async (_, row) => {
+    await expect(db.insert(sessions).values(row())).rejects.toMatchObject({
+      cause: { message: expect.stringContaining('CHECK constraint failed: sessions_') },
+    });
   });
 });

@@ -830,14 +830,12 @@ const CASES: Record<string, Case> = {
     expected: { ok: false },
   },
   'the role of a person at another provider': {
-    change: () =>
-      db.run(sql`update provider_sessions set provider_id = ${ID.group} where id = ${ID.personSession}`),
+    change: () => db.run(sql`update sessions set provider_id = ${ID.group} where id = ${ID.personSession}`),
     run: () => roleOf({ providerId: ID.group }),
     expected: { ok: false },
   },
   'the role of a person in a session of another provider': {
-    change: () =>
-      db.run(sql`update provider_sessions set provider_id = ${ID.group} where id = ${ID.personSession}`),
+    change: () => db.run(sql`update sessions set provider_id = ${ID.group} where id = ${ID.personSession}`),
     run: () => roleOf({}),
     expected: { ok: false },
   },
@@ -1078,7 +1076,7 @@ const newGrant = (consent: object) =>
         ...consent,
       },
     },
-    { sessionId: ID.personSession, providerId: ID.provider },
+    { sessionId: ID.personSession },
     { ...actor, userId: ID.personUser },
     NOW,
   );

@@ -6,10 +6,14 @@ import { startWorker } from '../worker/worker.ts';
 
 const MIGRATIONS = join(import.meta.dirname, '../../../edge/database/migrations');
 
-/** The D1 of a Worker that has one under this name, with the migrations applied. */
-export async function migratedD1(worker: Miniflare, name = 'DB'): Promise<D1Database> {
+/** The D1 of a Worker that has one under this name, with the migrations of a folder applied. */
+export async function migratedD1(
+  worker: Miniflare,
+  name = 'DB',
+  migrations = MIGRATIONS,
+): Promise<D1Database> {
   const binding = remoteD1(worker, name);
-  await applyMigrations(binding, MIGRATIONS);
+  await applyMigrations(binding, migrations);
   return binding;
 }
 
@@ -21,7 +25,7 @@ let worker: Miniflare | undefined;
 let unused: string[] = [];
 
 /** A real, empty D1 in workerd, which the files of a process share. */
-export async function startD1(): Promise<D1Database> {
+export async function startD1(migrations?: string): Promise<D1Database> {
   if (!worker || unused.length === 0) {
     const names = Array.from({ length: DATABASES }, (_, n) => `DB${n}`);
     await worker?.dispose();
@@ -29,5 +33,5 @@ export async function startD1(): Promise<D1Database> {
     unused = names;
   }
   const [name = ''] = unused.splice(0, 1);
-  return migratedD1(worker, name);
+  return migratedD1(worker, name, migrations);
 }

@@ -5,8 +5,6 @@ import {
   providerGroupMembers,
   providerGroups,
   providerPeople,
-  providerRefreshTokens,
-  providerSessions,
   signInPolicies,
 } from '../../../edge/database/company-schema.ts';
 import { type Database, inOneBatch } from '../../../edge/database/database.ts';
@@ -21,8 +19,6 @@ import {
   invitations,
   ownerInvitations,
   projectMembers,
-  refreshTokens,
-  sessions,
   trusts,
 } from '../../../edge/database/people-schema.ts';
 import {
@@ -38,6 +34,7 @@ import {
   tenantCaps,
   users,
 } from '../../../edge/database/schema.ts';
+import { refreshTokens, sessions } from '../../../edge/database/session-schema.ts';
 import { follows } from '../../../edge/database/source-schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { changeRow } from './changes.ts';
@@ -363,9 +360,7 @@ export async function insertTenant(db: Database): Promise<void> {
     db.insert(projectMembers).values({ projectId: 'p', userId: 'u', role: 'viewer', createdAt: EARLIER }),
     db.insert(accounts).values(account),
     db.insert(sessions).values({ id: ID.session, accountId: ID.account, ...session }),
-    db
-      .insert(refreshTokens)
-      .values({ id: 'r', familyId: ID.session, accountId: ID.account, expiresAt: at(3600) }),
+    db.insert(refreshTokens).values({ id: 'r', sessionId: ID.session, expiresAt: at(3600) }),
     db.insert(invitations).values({
       id: ID.invitation,
       tenantId: 't',
@@ -404,16 +399,14 @@ export async function insertTenant(db: Database): Promise<void> {
       .insert(providerGroups)
       .values({ id: ID.group, providerId: ID.provider, displayName: 'admins', ...times }),
     db.insert(providerGroupMembers).values({ groupId: ID.group, personId: ID.person }),
-    db.insert(providerSessions).values({
+    db.insert(sessions).values({
       id: ID.personSession,
-      accountId: ID.person,
+      personId: ID.person,
       providerId: ID.provider,
       checkedAt: NOW,
       ...session,
     }),
-    db
-      .insert(providerRefreshTokens)
-      .values({ id: ID.personToken, familyId: ID.personSession, accountId: ID.person, expiresAt: at(3600) }),
+    db.insert(refreshTokens).values({ id: ID.personToken, sessionId: ID.personSession, expiresAt: at(3600) }),
     db
       .insert(signInPolicies)
       .values({ tenantId: 't', ssoRequired: true, recoveryHash: 'hash', updatedAt: EARLIER }),
@@ -423,7 +416,7 @@ export async function insertTenant(db: Database): Promise<void> {
         ...grant,
         id: ID.personGrant,
         codeHash: 'person',
-        providerSessionId: ID.personSession,
+        sessionId: ID.personSession,
         createdBy: ID.personUser,
       },
     ]),

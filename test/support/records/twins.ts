@@ -108,7 +108,8 @@ export function twinRows(rows: readonly StoredRow[], twin: Twin): StoredRow[] {
     );
     for (const { table, columns } of rows) {
       ids.delete(columns.tenant_id ?? columns.idp_tenant_id);
-      if (['accounts', 'organizations', 'owner_invitations', 'invitations', 'sessions'].includes(table))
+      const isOfAccount = table === 'sessions' && columns.account_id !== null;
+      if (['accounts', 'organizations', 'owner_invitations', 'invitations'].includes(table) || isOfAccount)
         ids.delete(columns.id);
       if (table === 'users' && !people.has(columns.gid ?? null))
         for (const id of [columns.id, columns.gid]) ids.delete(id);
