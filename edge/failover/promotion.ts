@@ -16,7 +16,7 @@ import { moves } from '../database/move-schema.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
 import { isMoving } from '../hosts/host.ts';
 import { HostCallError, type HostLinks, hostCaller, hostLink, isLinked } from '../hosts/host-client.ts';
-import { followsHost, type HostRow, readMember, readState, recordSync } from '../hosts/standby.ts';
+import { followsHost, type HostRow, readMember, readState, recordSync } from '../hosts/pair.ts';
 import { jobError, SourceUnsuitableError } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { notifyTenants } from './notice.ts';

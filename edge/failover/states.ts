@@ -5,7 +5,7 @@ import type { HostRole } from '../database/column-types.ts';
 import { type Database, isThere, type Statement } from '../database/database.ts';
 import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
 import { hosts } from '../database/schema.ts';
-import type { HostRow } from '../hosts/standby.ts';
+import type { HostRow } from '../hosts/pair.ts';
 
 /**
  * Every role of a host, every event of a pair, and the next role (docs/decisions/standby.md). One statement changes the rows of

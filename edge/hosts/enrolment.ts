@@ -7,7 +7,7 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { sha256 } from '../crypto/encoding.ts';
 import type { Database } from '../database/database.ts';
 import { hosts } from '../database/schema.ts';
-import { hasOtherStandby, standbyTarget } from './standby.ts';
+import { hasOtherStandby, standbyTarget } from './pair.ts';
 
 const TOKEN_BYTES = 32;
 const TOKEN_LIFETIME_MS = 3_600_000;

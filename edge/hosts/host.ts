@@ -14,14 +14,14 @@ import type { Settings } from '../settings.ts';
 import { CaCertificate, Placement } from './enrolment.ts';
 import { type HostLinks, isLinked } from './host-client.ts';
 import {
-  foundMembers,
-  hasNoMembers,
+  foundPair,
+  HostMembership,
+  hasNoPair,
   isPrimary,
   isSurelyClosed,
   leavesPrimary,
-  Member,
-  membersOf,
-} from './standby.ts';
+  pairOf,
+} from './pair.ts';
 
 const HostState = z
   .strictObject({
@@ -82,7 +82,7 @@ export const Host = z
         'The version of the gateway, where that of the agent is older: install it. Null: the agent is not older, or has reported nothing yet.',
       example: '1.1.0',
     }),
-    members: z.array(Member).meta({
+    members: z.array(HostMembership).meta({
       description: 'The primary, its standby and former primaries; a host without a standby is alone.',
     }),
     project_count: z.int().meta({ description: 'Projects on the host, failed ones included.', example: 3 }),
@@ -129,7 +129,7 @@ export const hostRows = (db: Database) =>
     .select({
       ...getTableColumns(hosts),
       projectCount: projectsOn(sql`hosts.id`).as('project_count'),
-      foundMembers,
+      foundPair,
     })
     .from(hosts)
     .$dynamic();
@@ -140,7 +140,7 @@ export const toHostResponse = async (
 ): Promise<z.output<typeof Host>> => {
   const [linked, members] = await Promise.all([
     row.enrolledAt !== null && isLinked(env, row.id),
-    membersOf(env, row.foundMembers),
+    pairOf(env, row.foundPair),
   ]);
   return {
     id: row.id,
@@ -212,7 +212,7 @@ export function removeHost(db: Database, hostId: string, isOff: boolean): Promis
     require: [
       [isThere(hosts, isHost(hostId)), 'NOT_FOUND'],
       [sql`${count} = 0`, { code: 'HOST_NOT_EMPTY', fields: { projects: count } }],
-      [hasNoMembers(hostId), 'HOST_HAS_STANDBY'],
+      [hasNoPair(hostId), 'HOST_HAS_STANDBY'],
       ...(isOff ? [] : ([[isSurelyClosed(hostId), 'HOST_NOT_FENCED']] as const)),
       [sql`not ${isMoving(hostId)}`, { code: 'HOST_NOT_EMPTY', fields: { projects: sql`1` } }],
     ],

@@ -20,7 +20,7 @@ import { type Database, insertAllIf, insertIf, isOneOf, isThere } from '../datab
 import { guardedWrite, type Requirement } from '../database/guarded-write.ts';
 import { auditEvents, branchCredentials, projectBranches, projects } from '../database/schema.ts';
 import { hasRoomOn } from '../hosts/host.ts';
-import { hasStandby } from '../hosts/standby.ts';
+import { hasStandby } from '../hosts/pair.ts';
 import { replacingKey } from '../masking/policy.ts';
 import type { Settings } from '../settings.ts';
 import { type ProjectView, projectViews } from '../tenancy/project-access.ts';

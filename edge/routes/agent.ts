@@ -29,7 +29,7 @@ import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
 import { enrolHost, publicKeyOf } from '../hosts/enrolment.ts';
 import { issueCertificate, setDnsChallenge, verifiedRequest } from '../hosts/host-certificate.ts';
 import { hostLink } from '../hosts/host-client.ts';
-import { readMember, renewLease } from '../hosts/standby.ts';
+import { readMember, renewLease } from '../hosts/pair.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { readSettings } from '../settings.ts';

@@ -25,7 +25,7 @@ import { ApiError, unwrap } from '../errors.ts';
 import { Region } from '../hosts/enrolment.ts';
 import { hasPlaceOn, hasRoomOn, isOpenHost } from '../hosts/host.ts';
 import { callHostForClient, isLinked } from '../hosts/host-client.ts';
-import { readState, recordSync } from '../hosts/standby.ts';
+import { readState, recordSync } from '../hosts/pair.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { repeatIfLost } from '../lost-object.ts';

@@ -22,7 +22,7 @@ import { type HostLinks, hostCaller, hostLink } from './host-client.ts';
 
 export type HostRow = typeof hosts.$inferSelect;
 
-export const Member = z
+export const HostMembership = z
   .strictObject({
     host_id: z.uuid(),
     role: z.enum(MEMBER_ROLES).meta({
@@ -97,21 +97,21 @@ const memberOf = (row: HostRow, standbyId: string | null, env: DatabaseBinding):
   };
 };
 
-type FoundMember = Pick<HostRow, 'id' | 'role' | 'standbyOf' | 'sync'>;
+type FoundHost = Pick<HostRow, 'id' | 'role' | 'standbyOf' | 'sync'>;
 
 /** A column of a host's row: its primary, and all that follow or followed that, oldest first. */
-export const foundMembers = sql`(
+export const foundPair = sql`(
   select json_group_array(json_object('id', member.id, 'role', member.role, 'standbyOf', member.standby_of, 'sync', member.sync))
   from (select id, role, standby_of, sync from hosts as one
     where coalesce(hosts.standby_of, hosts.id) in (one.id, one.standby_of) order by one.created_at) as member)`
-  .mapWith((json: string) => JSON.parse(json) as FoundMember[])
-  .as('found_members');
+  .mapWith((json: string) => JSON.parse(json) as FoundHost[])
+  .as('found_pair');
 
-/** The members of a host for its record, with how far the standby is. */
-export const membersOf = (
+/** The pair of a host for its record, with how far the standby is. */
+export const pairOf = (
   env: HostLinks,
-  found: readonly FoundMember[],
-): Promise<z.output<typeof Member>[]> => {
+  found: readonly FoundHost[],
+): Promise<z.output<typeof HostMembership>[]> => {
   const ofPrimary = found.find(({ standbyOf }) => standbyOf === null)?.sync ?? 'off';
   return Promise.all(
     found.map(async ({ id, ...row }) => {
@@ -183,7 +183,7 @@ export const hasOtherStandby = ({ name, standby_of }: { name: string; standby_of
  * Returns whether a host may be removed as far as its standby is concerned.
  * @returns a condition
  */
-export const hasNoMembers = (hostId: string): SQL => sql`not ${isThere(hosts, eq(hosts.standbyOf, hostId))}`;
+export const hasNoPair = (hostId: string): SQL => sql`not ${isThere(hosts, eq(hosts.standbyOf, hostId))}`;
 
 /**
  * Returns whether a former primary has reported that its servers are stopped. A partitioned one may serve clients, and
