@@ -38,7 +38,7 @@ import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
 import { runSpareLoop } from '../snapshots/spares.ts';
 import { runStandingLoop } from '../snapshots/standing.ts';
 import { SqlSockets } from '../sql/sockets.ts';
-import { watchLease } from '../standby/lease.ts';
+import { watchLease } from '../standby/primary-lease.ts';
 import { FollowWatch } from '../transfer/watch-followed.ts';
 import { Drain, drainAt } from '../upgrade/drain.ts';
 import type { Trial } from '../upgrade/trial.ts';

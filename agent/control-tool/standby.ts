@@ -3,7 +3,7 @@ import { GatewayRefusal } from '../link/host-certificate.ts';
 import { readIdentity } from '../link/identity.ts';
 import { CopyRefused, copyPrimary } from '../standby/base-copy.ts';
 import { hindranceToOpen } from '../standby/gate.ts';
-import { askMember, guardLease } from '../standby/lease.ts';
+import { askMember, guardLease } from '../standby/primary-lease.ts';
 import { readMember } from '../standby/stored-member.ts';
 import { GatewayError, RefusedError, UsageError } from './exit-codes.ts';
 import { becomeOwnerOf } from './owner.ts';

@@ -5,7 +5,7 @@ import type { MemberReply } from '../../shared/protocol/standby.ts';
 import { closeRuleFiles } from '../access/rule-files.ts';
 import { readIdentity } from '../link/identity.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
-import { askMember, isGuarded, storeLease } from './lease.ts';
+import { askMember, isGuarded, storeLease } from './primary-lease.ts';
 import { noteMember, readMember, type StoredMember } from './stored-member.ts';
 
 const ASK_EVERY_MS = 5_000;

@@ -25,7 +25,7 @@ import { pollUntil, runLoop } from '../process/loops.ts';
 import { type AgentSettings, rulesFolder } from '../process/settings.ts';
 import { PROMOTED } from '../transfer/follow-status.ts';
 import { postmasterOf } from './base-copy.ts';
-import { storeLease } from './lease.ts';
+import { storeLease } from './primary-lease.ts';
 import { Replica } from './replica.ts';
 import { positionOf } from './replication.ts';
 import type { Action } from './states.ts';

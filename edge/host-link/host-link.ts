@@ -5,7 +5,7 @@ import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { type DatabaseBinding, isOneOf, openDatabase } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
-import { PrimaryLease } from '../failover/lease.ts';
+import { PrimaryLease } from '../failover/primary-lease.ts';
 import { promoteLapsed, syncMember } from '../failover/promotion.ts';
 import { isRegistered } from '../hosts/host.ts';
 import type { CallOutcome, HostLinkRpc, HostLinks } from '../hosts/host-client.ts';

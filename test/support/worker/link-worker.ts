@@ -3,7 +3,7 @@ import { app } from '../../../edge/app.ts';
 import { coordinatorOf } from '../../../edge/coordinator/coordinator-rpc.ts';
 import { ProjectCoordinator as Coordinator } from '../../../edge/coordinator/project-coordinator.ts';
 import type { Env } from '../../../edge/env.ts';
-import type { Lease } from '../../../edge/failover/lease.ts';
+import type { Lease } from '../../../edge/failover/primary-lease.ts';
 import { HostLink } from '../../../edge/host-link/host-link.ts';
 import { hostLink } from '../../../edge/hosts/host-client.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';

@@ -10,7 +10,13 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest
 import { type HostIdentity, readIdentity, writeIdentity } from '../../../agent/link/identity.ts';
 import type { AgentSettings } from '../../../agent/process/settings.ts';
 import { hindranceToOpen } from '../../../agent/standby/gate.ts';
-import { askMember, guardLease, isGuarded, leaseLeft, storeLease } from '../../../agent/standby/lease.ts';
+import {
+  askMember,
+  guardLease,
+  isGuarded,
+  leaseLeft,
+  storeLease,
+} from '../../../agent/standby/primary-lease.ts';
 import { NEW_MEMBER, readMember, type StoredMember } from '../../../agent/standby/stored-member.ts';
 import type { HostMember } from '../../../shared/protocol/standby.ts';
 import { eventually } from '../../support/eventually.ts';
