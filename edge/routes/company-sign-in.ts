@@ -4,7 +4,7 @@ import { FAILURES } from '../../shared/failures.ts';
 import { unwrap } from '../errors.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { EmailAddress } from '../sign-in/accounts.ts';
-import { returnFrom, startSignIn, stateCookie } from '../sign-in/browser-sign-in.ts';
+import { returnFrom, startSignIn } from '../sign-in/browser-sign-in.ts';
 import {
   cliRedirect,
   cliRequestOf,
@@ -17,6 +17,7 @@ import { ReturnTo } from '../sign-in/provider-sign-in.ts';
 import { RECOVERY_CODE } from '../sign-in/second-factor.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions.ts';
 import { recoverOwner } from '../sign-in/sign-in-policy.ts';
+import { stateCookie } from '../sign-in/state-cookie.ts';
 import { ProviderParams } from './in-project.ts';
 import { deliverLogin, storePageSession } from './sessions.ts';
 import { signInContextOf } from './sign-in-context.ts';

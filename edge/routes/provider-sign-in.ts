@@ -7,13 +7,14 @@ import { unwrap } from '../errors.ts';
 import type { AppContext } from '../pipeline/context.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { EmailAddress } from '../sign-in/accounts.ts';
-import { returnFrom, startSignIn, stateCookie } from '../sign-in/browser-sign-in.ts';
+import { returnFrom, startSignIn } from '../sign-in/browser-sign-in.ts';
 import { companyCliUrl, exchangeCompanyCode, isCompanyCode } from '../sign-in/company-sign-in.ts';
 import { ResponseForm, SignedInUser } from '../sign-in/first-factor.ts';
 import { authorizationUrl, scopesOf } from '../sign-in/provider-client.ts';
 import { CALLBACK_PATH, exchangeCliCode, gatewayProvider, ReturnTo } from '../sign-in/provider-sign-in.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions.ts';
 import type { Tokens } from '../sign-in/sign-in-context.ts';
+import { stateCookie } from '../sign-in/state-cookie.ts';
 import { storePageSession } from './sessions.ts';
 import { signInContextOf } from './sign-in-context.ts';
 

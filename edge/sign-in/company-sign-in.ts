@@ -24,11 +24,12 @@ import { callbackPath } from '../identity-providers/provider.ts';
 import { sendsMail } from '../mail/mail.ts';
 import type { Settings } from '../settings.ts';
 import { materialize } from '../tenancy/users.ts';
-import { attemptOnce, type BrowserProvider, CliRequest, expiryOfSignIn } from './browser-sign-in.ts';
+import { attemptOnce, type BrowserProvider } from './browser-sign-in.ts';
 import type { SignedIn } from './first-factor.ts';
 import { providerSession } from './provider-sessions.ts';
 import { continueSession, openSession, type SessionHolder } from './sessions.ts';
 import type { SignInContext, Tokens } from './sign-in-context.ts';
+import { CliRequest, expiryOfSignIn } from './state-cookie.ts';
 
 export const METHODS = ['password', 'code', 'idp', 'sso'] as const;
 

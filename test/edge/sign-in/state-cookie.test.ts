@@ -1,7 +1,7 @@
 import { generateCookie } from 'hono/cookie';
 import { describe, expect, test } from 'vitest';
 import { readSettings } from '../../../edge/settings.ts';
-import { sealState, stateCookie, unsealState } from '../../../edge/sign-in/browser-sign-in.ts';
+import { sealState, stateCookie, unsealState } from '../../../edge/sign-in/state-cookie.ts';
 
 const key = (id: string, byte: number) => `${id}:${Buffer.alloc(32, byte).toString('base64')}`;
 
