@@ -37,5 +37,9 @@ export const BATCH_MAX = 32;
 /** Networks that a creation may admit to its branch. */
 export const ALLOWED_NETWORKS_MAX = 16;
 
+/** Branches of one host, and projects of one tenant there, that follow a database elsewhere. Each has a worker as long as it follows. */
+export const FOLLOWED_ON_HOST_MAX = 12;
+export const FOLLOWED_OF_TENANT_MAX = 4;
+
 /** Tables that are copied concurrently from a source elsewhere. */
 export const COPY_JOBS = { default: 2, max: 8 };

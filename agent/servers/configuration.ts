@@ -1,4 +1,5 @@
 import { dirname, join } from 'node:path';
+import { FOLLOWED_ON_HOST_MAX } from '../../shared/limits.ts';
 import type { Instance } from '../pooler/restart-state.ts';
 import { PLATFORM_ROLE } from '../postgres/connect.ts';
 
@@ -30,8 +31,6 @@ export const CLIENT_CHECK_SECONDS = 10;
 /** Days for which PostgreSQL keeps which blocks were written. Older branches are compared in another way. */
 const WAL_SUMMARY_DAYS = 30;
 
-/** Branches of a host that follow a database elsewhere. Each has a worker for as long as it does. */
-export const FOLLOWED_MAX = 12;
 /** Workers that copy tables which were added at sources. */
 const TABLE_WORKERS = 4;
 /** A subscription has one, and each table that it copies. */
@@ -139,11 +138,11 @@ max_prepared_transactions = 0
 # A project moves to another host by its changes, and a standby receives all of them. One that reads none must not fill the disk.
 wal_level = logical
 max_slot_wal_keep_size = ${SLOT_WAL_GB}GB
-# ${FOLLOWED_MAX} branches can follow a database elsewhere, and ${TABLE_WORKERS} tables that were added there are copied at a time. PostgreSQL
+# ${FOLLOWED_ON_HOST_MAX} branches can follow a database elsewhere, and ${TABLE_WORKERS} tables that were added there are copied at a time. PostgreSQL
 # does not start with fewer origins than are in use, so a later release only raises that number.
-max_logical_replication_workers = ${FOLLOWED_MAX + TABLE_WORKERS}
+max_logical_replication_workers = ${FOLLOWED_ON_HOST_MAX + TABLE_WORKERS}
 max_sync_workers_per_subscription = 2
-max_worker_processes = ${FOLLOWED_MAX + TABLE_WORKERS + OTHER_WORKERS}
+max_worker_processes = ${FOLLOWED_ON_HOST_MAX + TABLE_WORKERS + OTHER_WORKERS}
 max_active_replication_origins = ${ORIGINS}
 # What a standby has in addition.
 include_if_exists ${quoted(standbyConfOf(rulesDir))}

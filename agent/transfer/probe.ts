@@ -1,3 +1,4 @@
+import { FOLLOWED_OF_TENANT_MAX, FOLLOWED_ON_HOST_MAX } from '../../shared/limits.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import {
   SOURCE_TABLES_MAX,
@@ -11,7 +12,6 @@ import { identifier, type Session } from '../postgres/connect.ts';
 import { listExtensions } from '../postgres/extensions.ts';
 import { ProjectGate } from '../process/project-gate.ts';
 import { inBranch } from '../rows/branch-session.ts';
-import { FOLLOWED_MAX } from '../servers/configuration.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { isLeftAlone, type LeftAlone, readLeftAlone, spellings } from './left-alone.ts';
 import { finding, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
@@ -79,9 +79,6 @@ export const NOT_EMPTY = finding(
   { path: '' },
 );
 
-/** Branches of one tenant that follow: each has a worker of the host for as long as it does. */
-const FOLLOWED_OF_TENANT = 4;
-
 /**
  * Why the project may not follow: without a worker its branch would stand still, or another tenant's would.
  * @param jobId of a copy that has begun, and yields to those that began before it
@@ -92,26 +89,26 @@ export async function limitFinding(
   { takesTenantPlace }: Pick<SourcePolicy, 'takesTenantPlace'>,
   jobId?: string,
 ): Promise<SourceFinding[]> {
-  const { rows } = await postgres.query<{ all: number; own: number; slots: number }>(
+  const { rows } = await postgres.query<{ all: number; own: number; places: number }>(
     `WITH followed AS (
        SELECT project_id FROM following WHERE cutover IS DISTINCT FROM 'done' UNION SELECT unnest($2::uuid[])
      )
-     SELECT count(*)::int AS all, least($3, current_setting('max_logical_replication_workers')::int) AS slots,
+     SELECT count(*)::int AS all, least($3, current_setting('max_logical_replication_workers')::int) AS places,
        count(*) FILTER (WHERE coalesce(tenant, project_id::text) = $4)::int AS own
      FROM followed LEFT JOIN project USING (project_id) WHERE project_id <> $1`,
-    [projectId, copies.following(jobId), FOLLOWED_MAX, await readTenant(postgres, projectId)],
+    [projectId, copies.following(jobId), FOLLOWED_ON_HOST_MAX, await readTenant(postgres, projectId)],
   );
-  const { all = 0, own = 0, slots = 0 } = rows[0] ?? {};
+  const { all = 0, own = 0, places = 0 } = rows[0] ?? {};
   const limit = (message: string) => [finding('limit', message, { path: '' })];
-  if (takesTenantPlace && own >= FOLLOWED_OF_TENANT)
+  if (takesTenantPlace && own >= FOLLOWED_OF_TENANT_MAX)
     return limit(
-      `On this host, ${FOLLOWED_OF_TENANT} projects of your tenant already follow another database, which is the limit. Cut one of them over, or stop it.`,
+      `On this host, ${FOLLOWED_OF_TENANT_MAX} projects of your tenant already follow another database, which is the limit. Cut one of them over, or stop it.`,
     );
-  if (slots === 0)
+  if (places === 0)
     return limit(
       'Nothing can follow on this database host before its PostgreSQL is restarted once, because it was a standby. Contact its operator.',
     );
-  if (all < slots) return [];
+  if (all < places) return [];
   return limit(
     takesTenantPlace
       ? 'No more branches can follow on this database host. Contact its operator.'
