@@ -1,4 +1,4 @@
-import { and, desc, eq, gte, inArray, ne, or, type SQL, sql } from 'drizzle-orm';
+import { and, eq, ne, type SQL, sql } from 'drizzle-orm';
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { MASKED_FRESH_SECONDS } from '../../shared/masking.ts';
@@ -46,7 +46,8 @@ const preparedOf = (job: Pick<JobRow, 'input'>): PreparedSource | undefined =>
   'prepared' in job.input ? job.input.prepared : undefined;
 
 /** Only this job clones it. */
-const isOwn = ({ data, recovery }: PreparedSource): boolean => data !== 'masked' || recovery !== undefined;
+export const isOwn = ({ data, recovery }: PreparedSource): boolean =>
+  data !== 'masked' || recovery !== undefined;
 
 /** When a job has the steps of this file. */
 const isMade = (job: JobRow): boolean => preparedOf(job)?.madeBy != null;
@@ -116,51 +117,8 @@ export const ofEarlier = (branch: BranchRow, at: Moment, version: number | undef
   return withData(branch, ofBranch(branch), { data, keepTables, at }, version, jobId);
 };
 
-const isOf = (snapshotId: SQL | string) =>
+export const isOf = (snapshotId: SQL | string) =>
   sql`json_extract(${jobs.input}, '$.prepared.snapshotId') = ${snapshotId}`;
-
-/** A schedule takes another one as soon as the branch has changed, so the newest is fresh. */
-const isScheduled = sql`(${snapshots.kind} = 'schedule' and exists (select 1 from ${projects}
-  where ${projects.id} = ${snapshots.projectId} and json_extract(snapshot_schedule, '$.masked')))`;
-
-/**
- * The same source as a snapshot that is there, or that an open job makes; otherwise the job of the request
- * makes it. Only one caller of a project at a time may ask and reserve.
- */
-export async function shareSource(db: Database, source: CloneSource, now: Date): Promise<CloneSource> {
-  const { prepared } = source;
-  if (!prepared || isOwn(prepared) || prepared.madeBy === null) return source;
-  const since = new Date(now.getTime() - MASKED_FRESH_SECONDS * 1000);
-  const maker = sql<string | null>`(select id from ${jobs} where ${and(isOf(sql`${snapshots.id}`), isOpenJob)}
-    and json_extract(${jobs.input}, '$.prepared.madeBy') = ${jobs.id} limit 1)`;
-  const [found] = await db
-    .select({ snapshot: snapshots, maker })
-    .from(snapshots)
-    .where(
-      and(
-        eq(snapshots.branchId, prepared.branchId),
-        eq(snapshots.data, 'masked'),
-        eq(snapshots.maskingVersion, prepared.version ?? 0),
-        inArray(snapshots.kind, ['manual', 'schedule', 'masked']),
-        or(
-          and(eq(snapshots.status, 'ready'), or(gte(snapshots.takenAt, since), isScheduled)),
-          and(eq(snapshots.status, 'making'), sql`${maker} is not null`),
-        ),
-      ),
-    )
-    .orderBy(desc(eq(snapshots.status, 'ready')), desc(snapshots.takenAt))
-    .limit(1);
-  if (!found) return source;
-  const { id, sizeBytes, status, checkedAt } = found.snapshot;
-  const isReady = status === 'ready';
-  return {
-    ...source,
-    database: snapshotDatabaseName(id),
-    snapshot: isReady ? { id, sizeBytes } : null,
-    content: { ...source.content, checkedAt },
-    prepared: { ...prepared, snapshotId: id, madeBy: isReady ? null : found.maker },
-  };
-}
 
 /** What the job stores of its source. */
 export function preparedInput({ prepared }: CloneSource): { prepared?: PreparedSource } {

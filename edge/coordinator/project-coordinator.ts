@@ -30,7 +30,6 @@ import {
 import { type BranchDeletion, type Deleted, deleteBranch } from '../branches/delete-branch.ts';
 import { deleteSnapshot, dropJob, type SnapshotDeletion } from '../branches/drop-snapshots.ts';
 import { type LeaseRenewal, type LifespanChange, storeLifespan, storeRenewal } from '../branches/expiry.ts';
-import { shareSource } from '../branches/prepared-source.ts';
 import {
   alreadyRenamed,
   type RenameRequest,
@@ -39,6 +38,7 @@ import {
 } from '../branches/rename-branch.ts';
 import { type ResetRequest, reserveReset, type UndoneChange } from '../branches/reset-branch.ts';
 import { keptSource, type RestoreRequest, reserveRestore } from '../branches/restore-branch.ts';
+import { shareSource } from '../branches/shared-snapshot.ts';
 import { reserveSnapshot, type SnapshotRequest } from '../branches/take-snapshot.ts';
 import { reserveTrial, type TrialRequest } from '../branches/trial.ts';
 import {
