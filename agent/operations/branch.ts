@@ -266,7 +266,7 @@ export async function proveBranches(
 
 /**
  * Connects as the branch's first client will, with the same password and through the pooler. It uses the unix
- * socket, because no network may be admitted yet. When clients have taken all the pooler's slots, two
+ * socket, because no network may be admitted yet. When clients have taken all connections of the pooler, two
  * separate checks replace it: the pooler serves the database, and PostgreSQL admits the login there. They
  * skip the password.
  * @returns milliseconds that the login took

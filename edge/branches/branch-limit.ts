@@ -15,7 +15,7 @@ const counted = (projectId: string, which?: SQL): SQL =>
   )})`;
 
 /**
- * The branch limit of the project leaves slots for `count` more branches (specification 8). Leased branches count like all
+ * The branch limit of the project leaves places for `count` more branches (specification 8). Leased branches count like all
  * others, except as many as the operator allows on top (`LEASED_BRANCH_LIMIT`).
  * @param leaseSeconds of the new branches; null: they have no lease
  */

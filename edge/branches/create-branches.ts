@@ -326,7 +326,7 @@ export const createBranchesJob = saga<'branch.create', Creation>({
   },
 });
 
-/** Reserves the names of all branches and their slots under the limit, and opens their job, in one batch. */
+/** Reserves the names of all branches and their places under the limit, and opens their job, in one batch. */
 export async function reserveBranches(
   db: Database,
   settings: Settings,

@@ -17,7 +17,7 @@ import { type BranchSettings, settingStatements } from './branch-settings.ts';
 
 /**
  * Sets the lifespan, counted from now, and other settings, and records the changes, in one batch. An expired
- * branch becomes active again, which changes the access. The branch has its slot and its share of the quota
+ * branch becomes active again, which changes the access. The branch has its place and its share of the quota
  * already.
  */
 export async function storeLifespan(

@@ -38,7 +38,7 @@ import {
 import { dropJob } from './drop-snapshots.ts';
 import { newSnapshot } from './snapshot.ts';
 
-/** Takes the name and a slot, brings the branch's rules back and opens the job, in one batch. */
+/** Takes the name and a place, brings the branch's rules back and opens the job, in one batch. */
 export async function reserveRestore(
   db: Database,
   settings: Settings,

@@ -10,7 +10,7 @@ const HEARTBEAT = ': still here\n\n';
 const HEARTBEAT_MS = 15_000;
 /**
  * A disconnected client is detected only by writing to it: the first write causes a TCP reset and a later
- * write fails (workerd 1.20261117). When all slots are taken, a new client therefore waits for this many
+ * write fails (workerd 1.20261117). When all places are taken, a new client therefore waits for this many
  * heartbeats.
  */
 const PROBES_MAX = 10;
@@ -62,7 +62,7 @@ export class OpenStreams<Subject> {
     return [...this.#streams];
   }
 
-  /** @returns or STREAM_LIMIT_REACHED: all slots are taken by connected clients, or all places of the tenant */
+  /** @returns or STREAM_LIMIT_REACHED: all places of the project or of the tenant are taken by connected clients */
   async open(
     projectId: string,
     client: StreamClient,
@@ -134,7 +134,7 @@ export class OpenStreams<Subject> {
     for (const stream of this.#streams) this.write(stream, HEARTBEAT);
   }
 
-  /** Shared by all clients that wait for a slot. */
+  /** Shared by all clients that wait for a place. */
   readonly #probeAll = singleFlight(async () => {
     this.#sendHeartbeats();
     await new Promise((resolve) => setTimeout(resolve, PROBE_MS));

@@ -55,7 +55,7 @@ export function endOf(branch: BranchRecord): { at: string; what: 'expires' | 'le
   );
 }
 
-/** Branches that would free a slot if they were deleted, those with the least left of their life first. */
+/** Branches that would free a place if they were deleted, those with the least left of their life first. */
 export const freeable = (branches: readonly BranchRecord[]): BranchRecord[] =>
   branches
     .filter((branch) => !branch.protected && ['creating', 'active', 'expired'].includes(branch.status))

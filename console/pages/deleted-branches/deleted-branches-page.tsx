@@ -53,7 +53,10 @@ function RestoreDialog({ projectId, branch, onClose }: DialogProps) {
       onClose={onClose}
       command={(project) => COMMANDS.restoreBranch(project, branch.branch_name, name)}
     >
-      <p>It takes a branch slot and its share of the storage quota again. Its lifespan starts again.</p>
+      <p>
+        The branch counts against the limit of branches and the storage quota again. Its lifespan starts
+        again.
+      </p>
       <Field
         label="Name"
         className="mono"

@@ -430,7 +430,7 @@ describe('a clone', () => {
     expect(await state()).toMatchObject({ used: 1001 });
   });
 
-  test('an expired branch keeps its slot until it is deleted, and its revival needs none', async () => {
+  test('an expired branch keeps its place until it is deleted, and its revival needs none', async () => {
     await project.db.update(projects).set({ branchLimit: 3 }).where(eq(projects.id, project.id));
     const expired = [await project.branch('one', 'expired'), await project.branch('two', 'expired')];
     await project.measure({ [main]: 1, ...Object.fromEntries(expired.map((id) => [id, 1])) });
