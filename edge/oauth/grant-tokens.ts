@@ -12,7 +12,7 @@ import { type OAuthGrantRow, oauthGrants } from '../database/oauth-schema.ts';
 import { users } from '../database/schema.ts';
 import { sessions } from '../database/session-schema.ts';
 import { machineRecord } from '../machines/authenticate-machine.ts';
-import { confirmProviderSession } from '../sign-in/provider-sessions.ts';
+import { confirmCompanySession } from '../sign-in/company-session.ts';
 import { endSession, sessionMetadata } from '../sign-in/sessions.ts';
 import type { SignInContext } from '../sign-in/sign-in-context.ts';
 import { requireOtherWays } from '../sign-in/sign-up.ts';
@@ -261,7 +261,7 @@ async function confirmCompany(
     .where(and(eq(providerPeople.id, personId), eq(providerPeople.active, true)));
   if (!person) return refused(REFRESH_REFUSED, 'the session has ended');
   const { providerId, email, tenantId } = person;
-  const confirmed = await confirmProviderSession(context, { sessionId, personId, providerId });
+  const confirmed = await confirmCompanySession(context, { sessionId, personId, providerId });
   if (!confirmed.ok) {
     return confirmed.failure.code === 'REFRESH_TOKEN_WRONG'
       ? refused(REFRESH_REFUSED, confirmed.failure.reason)

@@ -25,8 +25,8 @@ import { sendsMail } from '../mail/mail.ts';
 import type { Settings } from '../settings.ts';
 import { materialize } from '../tenancy/users.ts';
 import { attemptOnce, type BrowserProvider } from './browser-sign-in.ts';
+import { companySession } from './company-session.ts';
 import type { SignedIn } from './first-factor.ts';
-import { providerSession } from './provider-sessions.ts';
 import { continueSession, openSession, type SessionHolder } from './sessions.ts';
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 import { CliRequest, expiryOfSignIn } from './state-cookie.ts';
@@ -194,7 +194,7 @@ export async function openCompanySession(
   const { env, db, settings, client } = context;
   const now = context.now();
   const sessionId = crypto.randomUUID();
-  const session = { sessionId, ...(await providerSession(settings, sessionId, refreshToken, now)) };
+  const session = { sessionId, ...(await companySession(settings, sessionId, refreshToken, now)) };
   const tokens = await openSession(db, settings, holder, client, now, session);
   if (!tokens.ok) return fail({ code: 'SIGN_IN_FAILED', reason: 'the person was changed meanwhile' });
   const principal = await materialize(env.DB, identityOfHolder(holder, sessionId, settings, now), now);

@@ -5,8 +5,8 @@ import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforce, refund } from '../rate-limits/limiter-client.ts';
 import { accountByEmail, findAccount } from './accounts.ts';
 import { completeFirstFactor, type LoginResponse, recordFailedSignIn } from './first-factor.ts';
-import { tokensForPassword } from './identity-provider.ts';
 import type { Person } from './person.ts';
+import { tokensForPassword } from './provider-tokens.ts';
 import type { SignInContext } from './sign-in-context.ts';
 import { requireOtherWays } from './sign-up.ts';
 

@@ -8,9 +8,9 @@ import { auditEvents } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 import { attemptOnce, type BrowserProvider } from './browser-sign-in.ts';
 import { type SignedIn, signIn } from './first-factor.ts';
-import { type ProviderTokens, tokensForCallback, tokensForCliCode } from './identity-provider.ts';
 import { identityOfPerson } from './person.ts';
 import { authorizationUrl, discover, signInFailed } from './provider-client.ts';
+import { type ProviderTokens, tokensForCallback, tokensForCliCode } from './provider-tokens.ts';
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 import { requireOtherWays } from './sign-up.ts';
 

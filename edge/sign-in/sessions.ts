@@ -16,8 +16,8 @@ import { auditEvents } from '../database/schema.ts';
 import { refreshTokens, type SessionRow, sessions } from '../database/session-schema.ts';
 import type { Settings } from '../settings.ts';
 import { accountById } from './accounts.ts';
-import { renewTokens, revokeToken } from './identity-provider.ts';
-import { confirmSession, type ProviderSession } from './provider-sessions.ts';
+import { type CompanySession, confirmSession } from './company-session.ts';
+import { renewTokens, revokeToken } from './provider-tokens.ts';
 import type { SignInContext, Tokens } from './sign-in-context.ts';
 
 /** Two tabs may present the same refresh token within this time. A later use is treated as theft. */
@@ -81,7 +81,7 @@ export async function openSession(
   holder: SessionHolder,
   { ip, userAgent }: Pick<ClientDetails, 'ip' | 'userAgent'>,
   now: Date,
-  provider?: ProviderSession & { sessionId: string },
+  provider?: CompanySession & { sessionId: string },
 ): Promise<Result<Tokens, Failure>> {
   const { id: gid, idp } = holder;
   const next = nextToken(settings, provider?.sessionId ?? crypto.randomUUID(), now, provider?.until);
@@ -141,7 +141,7 @@ const holderById = (db: Database, id: string, providerId: string | undefined) =>
  * @param actorOf the actor in the audit event of a theft
  * @param reusableForMs how long after its first use a token is renewed again: each tab of a page gets tokens
  *   of its own, and a page that was reloaded before it received its cookie stays signed in
- * @param until when the session of a person ends at the latest; see `ProviderSession`
+ * @param until when the session of a person ends at the latest; see `CompanySession`
  * @returns or REFRESH_TOKEN_WRONG
  */
 export async function renewSession(

@@ -99,7 +99,7 @@ import { createProjectJob } from '../../../edge/projects/create-project.ts';
 import { markProjectDeleting } from '../../../edge/projects/delete-project.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import type { Settings } from '../../../edge/settings.ts';
-import { confirmSession } from '../../../edge/sign-in/provider-sessions.ts';
+import { confirmSession } from '../../../edge/sign-in/company-session.ts';
 import { openSession, renewSession } from '../../../edge/sign-in/sessions.ts';
 import {
   changePolicy,

@@ -7,14 +7,14 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { signOwnToken } from '../../../edge/authentication/own-tokens.ts';
 import { unwrap } from '../../../edge/errors.ts';
 import { readSettings, type Settings } from '../../../edge/settings.ts';
+import { authorizationUrl, discover as discoverResult } from '../../../edge/sign-in/provider-client.ts';
 import {
   renewTokens as renewTokensResult,
   revokeToken as revokeTokenResult,
   tokensForCallback as tokensForCallbackResult,
   tokensForCliCode as tokensForCliCodeResult,
   tokensForPassword as tokensForPasswordResult,
-} from '../../../edge/sign-in/identity-provider.ts';
-import { authorizationUrl, discover as discoverResult } from '../../../edge/sign-in/provider-client.ts';
+} from '../../../edge/sign-in/provider-tokens.ts';
 import { newSigner } from '../../support/sign-in/provider.ts';
 
 const renewTokens = async (...about: Parameters<typeof renewTokensResult>) =>

@@ -13,7 +13,7 @@ import type { Settings } from '../settings.ts';
 import type { SignInContext } from './sign-in-context.ts';
 
 /** What a session has of the identity provider that it was opened with. */
-export interface ProviderSession {
+export interface CompanySession {
   keyId: string | null;
   sealedRefresh: string | null;
   /** When a session without a refresh token of the provider ends. */
@@ -26,12 +26,12 @@ const CONFIRMED_FOR_MS = 15 * 60_000;
 const refreshContext = (sessionId: string) => ['provider_session', sessionId];
 
 /** What a new session stores of the provider. A session without its refresh token ends at a fixed time. */
-export async function providerSession(
+export async function companySession(
   { CREDENTIAL_KEYS, SSO_SESSION_SECONDS }: Settings,
   sessionId: string,
   refreshToken: string | null,
   now: Date,
-): Promise<ProviderSession> {
+): Promise<CompanySession> {
   if (refreshToken === null) {
     return { keyId: null, sealedRefresh: null, until: new Date(now.getTime() + SSO_SESSION_SECONDS * 1000) };
   }
@@ -49,8 +49,8 @@ interface Confirmation {
 const UNLIMITED: Confirmation = { until: null };
 
 /**
- * As `confirmProviderSession`, for the session of a refresh token, before that is used.
- * @returns as `confirmProviderSession`
+ * As `confirmCompanySession`, for the session of a refresh token, before that is used.
+ * @returns as `confirmCompanySession`
  */
 export async function confirmSession(
   context: SignInContext,
@@ -60,7 +60,7 @@ export async function confirmSession(
   // `renewSession` refuses it.
   if (!verified.ok || !verified.value.idp) return ok(UNLIMITED);
   const { sid: sessionId, idp, sub: personId } = verified.value;
-  return confirmProviderSession(context, { sessionId, personId, providerId: idp.id });
+  return confirmCompanySession(context, { sessionId, personId, providerId: idp.id });
 }
 
 /**
@@ -69,7 +69,7 @@ export async function confirmSession(
  * @returns or REFRESH_TOKEN_WRONG when the session has ended; IDP_UNAVAILABLE, SSO_MISCONFIGURED: the session
  *   stays, and the renewal can be tried again
  */
-export async function confirmProviderSession(
+export async function confirmCompanySession(
   { db, settings, now: clock }: SignInContext,
   { sessionId: sid, personId, providerId }: Record<'sessionId' | 'personId' | 'providerId', string>,
 ): Promise<Result<Confirmation, Failure>> {
