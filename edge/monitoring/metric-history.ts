@@ -32,28 +32,15 @@ export type PointsByBranch = Record<string, Point[]>;
 
 /**
  * Without the number of the row, a table is its own index. Otherwise each row is a row of an index too, which
- * is charged. Earlier releases wrote `minutes` and `points`, whose rows are read until they expire.
+ * is charged.
  */
-const TABLES = `
+const TABLE = `
   create table samples (
     step integer not null,
     first_at integer not null,
     last_at integer not null,
     metrics text not null,
     primary key (step, first_at)
-  ) without rowid;
-  create table if not exists minutes (
-    slot integer primary key,
-    at integer not null,
-    metrics text not null
-  );
-  create table if not exists points (
-    branch_id text not null,
-    step integer not null,
-    slot integer not null,
-    at integer not null,
-    metrics text not null,
-    primary key (branch_id, step, slot)
   ) without rowid`;
 
 /** Parameters: step, from, to, and the ID of a branch with its path, which are null for all branches. */
@@ -61,12 +48,6 @@ const SAMPLES = `
   select iif(?4 is null, metrics, json_object(?4, json_extract(metrics, ?5))) as metrics from samples
   where step = ?1 and last_at >= ?2 and first_at <= ?3 and (?4 is null or json_type(metrics, ?5) is not null)
   order by first_at`;
-const EARLIER = `
-  select at, iif(?4 is null, metrics, json_object(?4, json_extract(metrics, ?5))) as metrics from minutes
-  where ?1 = ${MINUTE} and at between ?2 and ?3 and (?4 is null or json_type(metrics, ?5) is not null)
-  union all
-  select at, json_object(branch_id, json(metrics)) as metrics from points
-  where step = ?1 and at between ?2 and ?3 and (?4 is null or (branch_id = ?4 and ?5 is not null))`;
 
 /** The values of a branch in a row. */
 const pathOf = (branchId: string) => `$."${branchId}"`;
@@ -80,7 +61,7 @@ interface MeasuredMinute {
 interface Head {
   /** Timestamp of the last measurement. */
   at: number;
-  /** Minutes that are not in the tables yet, of all branches with a history. An earlier release had none. */
+  /** Minutes that are not in the table yet, of all branches with a history; left out: none are. */
   recent?: PointsByBranch;
 }
 
@@ -117,7 +98,7 @@ export class MetricHistory {
     branches: ReadonlyMap<string, BranchValues>,
     { head, onRecord }: { head: Head | null; onRecord: ReadonlySet<string> },
   ): Added {
-    this.#createTables();
+    this.#createTable();
     let recent = head?.recent ?? withoutPoints(this.#branchIds());
     const isNextSpan = head !== null && startOfStep(head.at, SPAN) < startOfStep(at, SPAN);
     if (isNextSpan) {
@@ -143,13 +124,13 @@ export class MetricHistory {
    */
   read(branchId: string, { start, end, step }: Range, head: Head | null): Point[] {
     if (!head) return [];
-    this.#createTables();
+    this.#createTable();
     const finest = RESOLUTIONS.findLastIndex((resolution) => resolution.step <= step);
     const points: Point[] = [];
     let from = start;
     for (const resolution of RESOLUTIONS.slice(0, finest + 1).reverse()) {
       points.push(...(this.#points(resolution.step, from, end, head, branchId).get(branchId) ?? []));
-      // The slot of the last measurement is not aggregated yet.
+      // The step of the last measurement is not aggregated yet.
       from = Math.max(start, startOfStep(head.at, resolution.step));
     }
     return aggregate(points, step);
@@ -158,7 +139,7 @@ export class MetricHistory {
   /** The stored minutes after `since`, oldest first, with the values of each branch. */
   after(since: number, head: Head | null, limit: number): MeasuredMinute[] {
     if (!head || head.at <= since) return [];
-    this.#createTables();
+    this.#createTable();
     const from = Math.max(since + 1, head.at - limit * MINUTE);
     const points = [...this.#points(MINUTE, from, head.at, head)].flatMap(([branchId, found]) =>
       found.map((point) => ({ branchId, ...point })),
@@ -174,10 +155,10 @@ export class MetricHistory {
       }));
   }
 
-  /** Each call looks, because the deletion of the project and an undone transaction remove them. */
-  #createTables(): void {
+  /** Each call looks, because the deletion of the project and an undone transaction remove the table. */
+  #createTable(): void {
     const [known] = this.#sql.exec("select 1 from sqlite_master where name = 'samples'").toArray();
-    if (!known) this.#sql.exec(TABLES);
+    if (!known) this.#sql.exec(TABLE);
   }
 
   /** Aggregates the longer steps that ended since the last measurement, then deletes expired points. */
@@ -191,27 +172,20 @@ export class MetricHistory {
     for (const { step, retention } of RESOLUTIONS) {
       const oldest = startOfStep(at - retention, step);
       this.#sql.exec('delete from samples where step = ? and last_at < ?', step, oldest);
-      this.#sql.exec('delete from points where step = ? and slot < ?', step, oldest);
     }
-    this.#sql.exec('delete from minutes where slot < ?', startOfStep(at - DAY, MINUTE));
   }
 
-  /** The branches with a history, which a head of an earlier release does not say. */
+  /** The branches with a history, for a head that was lost. */
   #branchIds(): string[] {
-    const ids = this.#sql.exec<{ id: string }>(
-      `select key as id from samples, json_each(metrics) union select key from minutes, json_each(metrics)
-       union select branch_id from points`,
-    );
+    const ids = this.#sql.exec<{ id: string }>('select distinct key as id from samples, json_each(metrics)');
     return ids.toArray().map(({ id }) => id);
   }
 
   #forget(branchId: string): void {
-    this.#sql.exec('delete from points where branch_id = ?', branchId);
-    for (const table of ['samples', 'minutes'])
-      this.#sql.exec(
-        `update ${table} set metrics = json_remove(metrics, ?1) where json_type(metrics, ?1) is not null`,
-        pathOf(branchId),
-      );
+    this.#sql.exec(
+      'update samples set metrics = json_remove(metrics, ?1) where json_type(metrics, ?1) is not null',
+      pathOf(branchId),
+    );
   }
 
   #write(step: number, points: PointsByBranch): void {
@@ -230,21 +204,13 @@ export class MetricHistory {
   /** @param from and `to`: Unix milliseconds, inclusive @param branchId default: all branches */
   #points(step: number, from: number, to: number, head?: Head, branchId?: string): Map<string, Point[]> {
     const wanted = [step, from, to, branchId ?? null, branchId === undefined ? null : pathOf(branchId)];
-    const earlier = this.#sql
-      .exec<{ at: number; metrics: string }>(EARLIER, ...wanted)
-      .toArray()
-      .flatMap(({ at, metrics }) =>
-        Object.entries(JSON.parse(metrics) as Record<string, BranchValues>).map(
-          ([id, values]): [string, Point[]] => [id, [{ at, values }]],
-        ),
-      );
     const samples = this.#sql
       .exec<{ metrics: string }>(SAMPLES, ...wanted)
       .toArray()
       .flatMap(({ metrics }) => Object.entries(JSON.parse(metrics) as PointsByBranch));
     const recent = step === MINUTE ? Object.entries(head?.recent ?? {}) : [];
     const found = new Map<string, Point[]>();
-    for (const [id, points] of [...earlier, ...samples, ...recent]) {
+    for (const [id, points] of [...samples, ...recent]) {
       if (branchId !== undefined && id !== branchId) continue;
       const inRange = points.filter(({ at }) => at >= from && at <= to);
       if (inRange.length > 0) found.set(id, [...(found.get(id) ?? []), ...inRange]);

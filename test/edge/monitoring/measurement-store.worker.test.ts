@@ -251,51 +251,6 @@ test('minutes of as many branches as a project may have fit into what is stored'
   expect((await tested.read(branches.at(-1)?.id ?? '', range)).map(({ at }) => at)).toEqual(times);
 });
 
-test('what earlier releases have stored is read before and after the next measurement', async () => {
-  const tested = newProject();
-  const both = [MAIN, OTHER];
-  const at = START + 9 * MINUTE;
-  await tested.record([numbered(9, at, both)], both, [at]);
-  await tested.forgetRecent();
-  const values = (n: number) => JSON.stringify({ transactions_committed: n, active_connections: 100 - n });
-  const point = ({ id }: { id: string }, step: number, start: number, n: number) =>
-    `('${id}', ${step}, ${start}, ${start + 17}, '${values(n)}')`;
-  const minute = (n: number) =>
-    `(${START + n * MINUTE}, ${START + n * MINUTE}, '{"${MAIN.id}":${values(n)},"${OTHER.id}":${values(n)}}')`;
-  await tested.run(
-    `drop table samples;
-     insert into points values ${point(MAIN, DAY, START - DAY, 1)}, ${point(MAIN, HOUR, START - HOUR, 2)},
-       ${point(OTHER, HOUR, START - HOUR, 3)}, ${point(MAIN, MINUTE, START, 0)};
-     insert into minutes values ${[5, 6, 7, 8, 9].map(minute)}`,
-  );
-  const committed = async ({ id }: { id: string }, step: number, start: number) =>
-    (await tested.read(id, { start, end: START + 2 * DAY, step })).map(
-      ({ values: { transactions_committed } }) => transactions_committed,
-    );
-  expect(await committed(MAIN, MINUTE, START)).toEqual([0, 5, 6, 7, 8, 9]);
-  expect((await tested.after(START + 6 * MINUTE, 60)).map((missed) => missed.at)).toEqual(
-    every(MINUTE, START + 7 * MINUTE, 3),
-  );
-  const times = [...every(MINUTE, at + MINUTE, 50), START + HOUR];
-  await tested.record(
-    times.map((time, n) => numbered(n + 10, time, both)),
-    both,
-    times,
-  );
-  const minutes = [5, 6, 7, 8, 9, ...Array.from({ length: 51 }, (_, n) => n + 10)];
-  expect(await committed(MAIN, MINUTE, START)).toEqual([0, ...minutes]);
-  expect(await committed(OTHER, MINUTE, START)).toEqual(minutes);
-  expect(await committed(OTHER, HOUR, START - HOUR)).toEqual([3, 59, 60]);
-  expect(await committed(MAIN, DAY, START - DAY)).toEqual([1, 60]);
-  // The peak is of a minute that the earlier release has stored.
-  const [hour] = await tested.read(MAIN.id, { start: START, end: START + HOUR - 1, step: HOUR });
-  expect(hour?.values.active_connections).toBe(100);
-  await tested.record([numbered(99, START + 26 * HOUR, both)], [MAIN], [START + 26 * HOUR]);
-  expect((await tested.counts())[MINUTE]).toBe(1);
-  expect(await committed(MAIN, HOUR, START - HOUR)).toEqual([2, 59, 60, 99]);
-  expect(await committed(OTHER, HOUR, START - HOUR)).toEqual([]);
-});
-
 test('the history of a deleted branch is deleted with the next hour', async () => {
   const tested = newProject();
   const both = every(MINUTE, START, 10);

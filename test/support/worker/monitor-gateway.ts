@@ -68,11 +68,9 @@ export async function startMonitorGateway(more: Record<string, string> = {}) {
       read: (branchId: string, range: Range) => call<Point[]>('measurements', name, 'read', branchId, range),
       after: (moment: number, limit: number) =>
         call<ReturnType<MetricHistory['after']>>('measurements', name, 'after', moment, limit),
-      run: (sql: string) => call<void>('measurements', name, 'run', sql),
       counts: () => call<Record<string, number>>('measurements', name, 'counts'),
       rowsWritten: () => call<number>('measurements', name, 'rowsWritten'),
       longest: () => call<number>('measurements', name, 'longest'),
-      forgetRecent: () => call<void>('measurements', name, 'forgetRecent').catch(() => {}),
       kept: () => call<string | null>('measurements', name, 'kept'),
       loseKept: (head: string | null = null) => call<void>('measurements', name, 'loseKept', head),
       reset: () => call('measurements', name, 'reset').catch(() => {}),

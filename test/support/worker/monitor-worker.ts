@@ -90,25 +90,13 @@ export class TestedMeasurements extends DurableObject<Env> {
     const instants = [
       ...samples.map(({ step, metrics }) => ({ step, points: JSON.parse(metrics) as PointsByBranch })),
       { step: MINUTE, points: recent },
-    ]
-      .flatMap(({ step, points }) =>
-        Object.values(points).flatMap((found) => found.map(({ at }) => ({ step, at }))),
-      )
-      .concat(
-        sql
-          .exec<{ step: number; at: number }>(
-            `select step, at from points union select ${MINUTE}, at from minutes`,
-          )
-          .toArray(),
-      );
+    ].flatMap(({ step, points }) =>
+      Object.values(points).flatMap((found) => found.map(({ at }) => ({ step, at }))),
+    );
     const bySteps = Map.groupBy(instants, ({ step }) => step);
     return Object.fromEntries(
       [...bySteps].map(([step, found]) => [step, new Set(found.map(({ at }) => at)).size]),
     );
-  }
-
-  async run(sql: string) {
-    this.ctx.storage.sql.exec(sql);
   }
 
   /** The characters of the longest row, and of the head. */
@@ -120,15 +108,6 @@ export class TestedMeasurements extends DurableObject<Env> {
 
   async rowsWritten() {
     return this.ctx.storage.sql.exec<{ n: number }>('select total_changes() as n').one().n;
-  }
-
-  /** As the earlier release left it: without the minutes that are in no table. */
-  async forgetRecent() {
-    const { kv } = this.ctx.storage;
-    const { recent, keptBy, ...last } = kv.get<Record<string, unknown>>('last_measurement') ?? {};
-    kv.put('last_measurement', last);
-    heads.delete(this.#name);
-    this.ctx.abort('reset by the test');
   }
 
   /** Loses its memory, as an idle object does. */
