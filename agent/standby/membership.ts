@@ -317,7 +317,7 @@ export class Membership {
     throw new HostError('INTERNAL', 'PostgreSQL does not stop');
   }
 
-  /** Every database that follows another one stands still from then on. */
+  /** Stops replication into every database that follows another one. */
   async #disableSubscriptions(then: (name: string) => string[] = () => []): Promise<void> {
     const { settings, postgres } = this.#options;
     const { rows } = await postgres.query<{ name: string; database: string }>(
@@ -380,7 +380,7 @@ export class Membership {
     await this.#disableSubscriptions((name) => [
       `ALTER SUBSCRIPTION ${identifier(name)} SET (slot_name = NONE)`,
     ]);
-    // Also of one that stood still for another reason, or whose copy was being made: its worker may have run at the former primary.
+    // A stopped subscription, or one whose copy was being made, counts too: its worker may have run at the former primary.
     await postgres.query("UPDATE following SET problem = $1 WHERE cutover IS DISTINCT FROM 'done'", [
       JSON.stringify(PROMOTED),
     ]);

@@ -66,7 +66,7 @@ export const cutOver = (
       return { cut_over: await complete(host, session, known, known.outcome), findings: [] };
     const followed = await requireFollowed(session, params.branch_id);
     if (followed.problem) {
-      const message = `The branch stands still: ${followed.problem.message}`;
+      const message = `Replication of the branch is stopped: ${followed.problem.message}`;
       return { cut_over: null, findings: [finding('rows', message, { path: '' })] };
     }
     await session.query(`UPDATE following SET cutover = 'refusing' WHERE branch_id = $1`, [params.branch_id]);

@@ -217,7 +217,7 @@ export class FollowLags {
     }
   }
 
-  /** Stores what the next process has to know: a branch can stand still for days. */
+  /** Stores what the next process has to know: replication can be stopped for days. */
   async store(db: Queryable, branchId: string): Promise<void> {
     const positions = this.#tracks.get(branchId)?.positions.stored(EPOCH) ?? [];
     await db.query('UPDATE following SET positions = $2 WHERE branch_id = $1', [

@@ -80,7 +80,7 @@ export const NOT_EMPTY = finding(
 );
 
 /**
- * Why the project may not follow: without a worker its branch would stand still, or another tenant's would.
+ * Why the project may not follow: without a worker, replication of its branch or of another tenant's would stop.
  * @param jobId of a copy that has begun, and yields to those that began before it
  */
 export async function limitFinding(

@@ -86,7 +86,7 @@ export interface FollowedSource {
   version: string;
 }
 
-/** Why it stands still, or has failed, or will. */
+/** Why replication has stopped or failed, or will stop. */
 export interface RecordedProblem {
   code: string;
   message: string;

@@ -35,7 +35,7 @@ const NewCheckpoint = z
 const Undo = z
   .strictObject({
     to: z.uuid().toLowerCase().optional().meta({
-      description: 'A checkpoint, or what an earlier undo has left (`safety_checkpoint_id`).',
+      description: 'A checkpoint, or the `safety_checkpoint_id` of an earlier undo.',
     }),
     steps: z.int().min(1).max(CHECKPOINTS_OF_BRANCH).optional().meta({
       description: 'Without `to`: the n-th checkpoint back from where the branch is. Default: 1.',
@@ -143,7 +143,7 @@ router.openapi(
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/undo',
     summary: 'Take a branch back to a checkpoint',
     description:
-      'A reset to the checkpoint: its id, name, connection URLs, passwords and rules stay, and its sessions end. The next undo goes further back. The first checkpoint after an undo ends those that it has left ahead.',
+      'A reset to the checkpoint: its id, name, connection URLs, passwords and rules stay, and its sessions end. The next undo goes further back. The first checkpoint after an undo ends those ahead of it.',
     tags,
     request: { params: BranchRefParams, headers: CreationHeaders, body: optionalJsonBody(Undo) },
     responses: {

@@ -294,7 +294,7 @@ router.openapi(
     path: `${PATH}/resume`,
     summary: 'Continue to follow after a problem',
     description:
-      'Compares both schemas, applies what only adds, and continues. A `problem` in the response says why it still stands still.',
+      'Compares both schemas, applies additions, and continues. `problem` in the response says why replication is still stopped.',
     tags,
     request: { params: ProjectParams, body: optionalJsonBody(Resumption) },
     responses: { 200: response('What it follows.', Follow) },

@@ -30,7 +30,7 @@ const Wanted = {
   }),
   drop_snapshots: z.boolean().default(false).meta({
     description:
-      'Snapshots, and deleted branches that can be restored, do not move. With `true` they are given up; otherwise a project that has some is refused.',
+      'Snapshots, and deleted branches that can be restored, do not move. With `true` they are discarded; otherwise a project that has some is refused.',
   }),
 };
 

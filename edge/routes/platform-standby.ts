@@ -19,7 +19,7 @@ const Promotion = z
     }),
     force: z.boolean().optional().meta({
       description:
-        'With `lost`: the primary is given up although it is connected, for instance because its PostgreSQL hangs. Default: false.',
+        'With `lost`: promotes the standby although the primary is connected, for instance because its PostgreSQL hangs. Default: false.',
     }),
   })
   .meta({ example: { lost: '0b0e9d4c-6a5f-4a39-9b0a-0d6f3b1f7c21' } });

@@ -29,7 +29,7 @@ export const followOf = (db: Database, projectId: string) =>
 const Problem = z.strictObject({
   code: z.string().meta({
     description:
-      '`schema`, `apply`, `slot`, `quota`, `source`: why `main` stands still. `slot_size`: the slot keeps half of the WAL that the source lets it keep, or more. `absent`: the host has lost what it followed. Of a `failed` start, the code of its job.',
+      '`schema`, `apply`, `slot`, `quota`, `source`: why replication is stopped. `slot_size`: the slot keeps half of the WAL that the source lets it keep, or more. `absent`: the host has lost what it followed. Of a `failed` start, the code of its job.',
     example: 'schema',
   }),
   message: z.string(),
@@ -47,7 +47,7 @@ const FollowSource = z.strictObject({
 export const FOLLOW_FIELDS = {
   state: z.enum(FOLLOW_RECORD_STATES).meta({
     description:
-      '`copying`: nobody can connect to `main`. `following`: `main` can be read. `stopped`: it stands still until `resume`. `cut_over` and `failed`: it follows no more.',
+      '`copying`: nobody can connect to `main`. `following`: `main` can be read. `stopped`: replication is stopped until `resume`. `cut_over` and `failed`: it no longer follows.',
   }),
   source: FollowSource,
   problem: Problem.nullable(),

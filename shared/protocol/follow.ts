@@ -9,7 +9,7 @@ const STATEMENT_MAX = 4000;
 const FOLLOW_STATES = ['following', 'stopped', 'absent'] as const;
 
 /**
- * Why a branch stands still. `schema`: the schemas differ by more than an addition. `apply`: PostgreSQL refuses a
+ * Why replication into a branch is stopped. `schema`: the schemas differ by more than an addition. `apply`: PostgreSQL refuses a
  * change here. `slot`: the source has dropped the slot, or the WAL that it kept. `quota`: no room is left. `source`: the source refuses
  * the connection.
  */

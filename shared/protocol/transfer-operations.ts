@@ -251,21 +251,20 @@ export const TRANSFER_OPERATIONS = {
     deadline: 60_000,
   }),
   'follow.status': operation({
-    summary: 'Report how far a branch is behind its source, and why it stands still',
+    summary: 'Report the lag of a branch, and why its replication is stopped',
     params: z.strictObject(FollowingBranch),
     result: FollowStatus,
     deadline: 20_000,
     concurrent: true,
   }),
   'follow.resume': operation({
-    summary:
-      'Compare the schemas of a branch that stands still with its source, apply what only adds, and follow again',
+    summary: 'Compare the schemas of a stopped branch and its source, apply additions, and follow again',
     params: z.strictObject({
       ...FollowingBranch,
       /** Apply every other change of the schema too: nobody else can change the branch while it follows. */
       apply_changes: z.boolean(),
     }),
-    /** With a problem if it still stands still. */
+    /** With a problem if replication is still stopped. */
     result: FollowStatus,
     deadline: 60_000,
   }),
