@@ -189,7 +189,7 @@ async function printFrozen(
 const printOf = (settings: AgentSettings, login: string, database: string): Promise<string> =>
   asMover(settings, [login, database], (own) => databasePrint(own, 'content'));
 
-/** They read the prints of databases concurrently. */
+/** These sessions read the prints of databases concurrently. */
 const PRINTERS = [1, 2, 3, 4];
 
 const EARLY_WITHIN_MS = 20_000;
@@ -205,7 +205,7 @@ async function compareEarly({ settings }: MoverHost, session: Session, login: st
   await forEach(await readFrozen(session, login), PRINTERS, async (_, { branch_id, database, print }) => {
     if (print === null || performance.now() > deadline) return;
     const quietSince = await asMover(settings, [login, database], async (own) => {
-      // What this session has done counts before its next statement.
+      // PostgreSQL counts the changes of this session before its next statement.
       const flush = () => own.query('SELECT pg_catalog.pg_stat_force_next_flush()');
       await flush();
       const { rows } = await session.query<{ activity: string }>(
@@ -266,7 +266,7 @@ export async function closeToClients(
   });
 }
 
-/** What was written so far is on the disk, where alone the slot reads it, without the pause of the WAL writer. */
+/** Flushes the WAL, because the slot reads only flushed WAL, without the pause of the WAL writer. */
 async function flushedLsn(session: Session): Promise<string | null> {
   const { rows } = await session.query<{ lsn: string }>(
     "SELECT pg_logical_emit_message(false, 'branchgate', '', true)::text AS lsn",
@@ -422,7 +422,7 @@ const asMover = <T>(
     work,
   );
 
-/** Whether `pg_hba.conf` and `pg_ident.conf` admit the agent as the login: those of an earlier release do not. */
+/** Returns whether `pg_hba.conf` and `pg_ident.conf` admit the agent as the login: those of an earlier release do not. */
 const canRemove = (settings: AgentSettings, login: string, database: string): Promise<boolean> =>
   asMover(settings, [login, database], async () => true).catch((error) => {
     if (sqlState(error) !== NOT_ADMITTED) throw error;
@@ -446,7 +446,7 @@ async function dropOwned(
   const isClosed = !before.is_open || before.connections === 0;
   try {
     await session.query(`GRANT CONNECT ON DATABASE ${name} TO ${identifier(login)}`);
-    // Its rights name no other login.
+    // Rights of the login name no other login.
     if (isClosed) await session.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true CONNECTION LIMIT 1`);
     await asMover(settings, [login, database], (own) => own.query('DROP OWNED BY CURRENT_USER'));
   } catch (error) {

@@ -3,7 +3,7 @@ import type { promoteLapsed } from './promotion.ts';
 
 /** The lease of a primary whose standby may take over without an operator, in the storage of the primary's link. */
 export interface Lease {
-  /** Of the record for which the lease was renewed last. */
+  /** Generation of the record for which the lease was renewed last. */
   generation: number;
   /** Unix milliseconds of the last renewal. */
   renewedAt: number;
@@ -50,7 +50,7 @@ export class PrimaryLease {
     this.#options.kv.put<Lease>('lease', lease);
   }
 
-  /** Whether the standby takes over, or has since the record of this generation. */
+  /** Returns whether the standby takes over, or has since the record of this generation. */
   #isReplaced(generation: number): boolean {
     const known = this.#stored;
     return known?.state === 'ending' || (known?.state === 'over' && generation <= known.generation);

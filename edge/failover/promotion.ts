@@ -22,7 +22,7 @@ import { logEvent } from '../log.ts';
 import { notifyTenants } from './notice.ts';
 import { transition } from './states.ts';
 
-/** What changes the record of a host and its standby, and brings it to their agents. */
+/** Changes the records of a host and its standby, and sends them to their agents. */
 
 type Env = DatabaseBinding & HostLinks & Coordinators;
 
@@ -62,7 +62,7 @@ export async function admitToPrimary(
   const standby = { standby_id: hostId, db_host: found.row.dbHost, verifier, generation };
   try {
     const { login } = await hostCaller(env, primaryId)('standby.admit', standby);
-    // It gets its new record, with a lease if it needs one.
+    // The primary gets its new record, with a lease if it needs one.
     await hostLink(env, primaryId).reconcile();
     return ok({ generation, db_host, direct_port, ca_certificate, login });
   } catch (error) {
@@ -191,7 +191,7 @@ export async function promoteLapsed(
   if (!written.ok) return { isPromoted: false, generation };
   const fields = { host_id: hostId, former_primary_id: primaryId, silent_seconds: silentSeconds };
   logEvent('host.promoted', fields);
-  // It does it if this fails.
+  // If this call fails, the next reconciliation completes it.
   await lookSoon(env, [hostId, primaryId]);
   await finishPromotion(env, hostId);
   return { isPromoted: true, generation };
@@ -257,7 +257,7 @@ async function untilLevel(
   let position: number | null;
   try {
     const state = await pushMember(env, primaryId);
-    // One that has ignored the record, for a newer one, is not closed.
+    // A host that ignored the record, for a newer one, is not closed.
     position = state?.generation === generation ? state.position : null;
   } catch (error) {
     const isBusy = error instanceof HostCallError && error.code === 'HOST_BUSY';
@@ -445,16 +445,16 @@ async function fenceFormer(env: Env, { id, generation }: HostRow): Promise<void>
     );
 }
 
-/** What a look at a host has found. */
+/** The state of a host, as its reconciliation found it. */
 interface MemberLook {
-  /** It serves projects. */
+  /** True if the host serves projects. */
   serves: boolean;
   /** When to look again, in milliseconds; null: at the regular time. */
   again: number | null;
 }
 
 /**
- * What a look at a host does about its role: sends it, and ends a switch that was interrupted.
+ * Sends a host its role at each reconciliation, and ends a switchover that was interrupted.
  * @throws HostCallError
  */
 export async function syncMember(env: Env, hostId: string, now: Date): Promise<MemberLook> {
@@ -476,7 +476,7 @@ export async function syncMember(env: Env, hostId: string, now: Date): Promise<M
   return { serves, again };
 }
 
-/** Of a host whose databases are not compared. */
+/** Stores the description of a host whose databases are not compared. */
 async function recordDescription(env: Env, hostId: string): Promise<void> {
   const description = await hostCaller(env, hostId)('host.describe', {}).catch(() => null);
   if (description === null) return;

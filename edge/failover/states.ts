@@ -42,7 +42,7 @@ const TRANSITIONS: Record<Event, Record<Side, Record<HostRole, Next>>> = {
       primary: not('HOST_NOT_STANDBY'),
       closing: not('HOST_NOT_STANDBY'),
       standby: 'standby',
-      // Its own data is replaced by the copy.
+      // The copy replaces the host's own data.
       fenced: 'standby',
     },
   },
@@ -102,7 +102,7 @@ const TRANSITIONS: Record<Event, Record<Side, Record<HostRole, Next>>> = {
   },
 };
 
-/** Whether a switchover or a failover changes which host has the projects. */
+/** Returns whether a switchover or a failover changes which host has the projects. */
 const swaps = (event: Event) => event === 'switch over' || event === 'fail over';
 
 interface Pair {
@@ -112,7 +112,7 @@ interface Pair {
 }
 
 interface Change {
-  /** Of the record of each changed host; orders the changes for the agents. */
+  /** Generation of the record of each changed host; orders the changes for the agents. */
   generation: number;
   /** After the roles, in order: the failure of the first one that does not hold. */
   require?: Requirement[];

@@ -67,7 +67,7 @@ function refusalReason(error: unknown): RefusalReason {
 
 const REMOVALS: readonly Method[] = ['branch.drop', 'branch.keep', 'project.drop', 'snapshot.drop'];
 
-/** Whether a method takes away what a tenant may need. */
+/** Returns whether a method takes away what a tenant may need. */
 export const isRemoval = (method: Method): boolean => REMOVALS.includes(method);
 
 /** Jobs that are remembered until they are read together. */
@@ -78,7 +78,7 @@ const ADVICE =
   'until you restore later records or accept these. See docs/operating.md, "After restoring D1 from a backup".';
 
 interface LineageOptions {
-  /** What the object stores: the newest job of the last check, and the jobs that the host has worked for since. */
+  /** Stored by the object: the newest job of the last check, and the jobs that the host has worked for since. */
   jobs: { get: () => string[]; put: (ids: string[]) => void };
   /** When each of these jobs was created that is on record. */
   recordedAmong: (jobIds: string[]) => Promise<Map<string, Date>>;

@@ -126,7 +126,7 @@ export class HostLink
   }
 
   /**
-   * Whether an agent is linked and alive (a heartbeat within the last two intervals), and the host is not
+   * Returns whether an agent is linked and alive (a heartbeat within the last two intervals), and the host is not
    * blocked.
    */
   async linked(): Promise<boolean> {

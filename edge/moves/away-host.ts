@@ -18,7 +18,7 @@ const AWAY_MS = { beforeCopy: 15 * 60_000, whileCopying: Number.POSITIVE_INFINIT
 const PASSING: readonly Findings[number]['problem'][] = ['connection', 'address', 'limit'];
 
 /**
- * What ends an attempt: what is only not reached is tried again.
+ * Returns the error that ends an attempt; a host that was not reached is tried again.
  * @param since when that is abandoned after its limit
  */
 export function failureOf(findings: Findings, since: Date, limit: keyof typeof AWAY_MS, about = ''): Error {
@@ -51,7 +51,7 @@ export async function whileClosed<T>(fencedAt: Date | null, work: () => Promise<
   }
 }
 
-/** Of a host that does not respond, and not of one that is busy. */
+/** Failures of a host that does not respond; a busy host is no such failure. */
 const AWAY: readonly string[] = ['HOST_UNAVAILABLE', 'HOST_TIMEOUT', 'POSTGRES_UNAVAILABLE'];
 
 export const isAway = (error: unknown) => error instanceof HostCallError && AWAY.includes(error.code);

@@ -75,7 +75,7 @@ const SET_UP =
   'Set wal_level and max_slot_wal_keep_size of the former host as `branchgate-agent configuration` prints them, and restart its PostgreSQL.';
 
 /**
- * Whether every change of `main` can be followed: a table without a key, or one that is not logged, has changes that do
+ * Examines whether every change of `main` can be followed: a table without a key, or one that is not logged, has changes that do
  * not arrive, so such a `main` is copied like the other branches.
  */
 async function examine(context: Context, moving: Moving): Promise<void> {
@@ -112,7 +112,7 @@ async function clear(context: Context, moving: Moving): Promise<void> {
     project_id: context.job.projectId,
     up_to_revision: moving.project.accessRevision,
   });
-  // What is built has a newer one, so a drop that is late leaves it.
+  // A rebuilt database has a newer revision, so a late drop leaves it.
   await nextAccessRevision(context.db, context.job.projectId, sql`true`);
 }
 
@@ -149,7 +149,7 @@ async function build(context: Context, moving: Moving): Promise<void> {
   }
 }
 
-/** What `main` follows; null: it is copied as the others. */
+/** Subscription of `main`; null: it is copied as the others. */
 const followOf = ({ job }: Context) => ({ slot: followName(job.projectId), publication: null });
 
 /**
@@ -276,7 +276,7 @@ const open = ({ db, settings, callHostOf, job }: Context, { opening }: Moving) =
 const release = ({ job, callHost }: Context) =>
   callHost('move.release', { job_id: job.id, project_id: job.projectId });
 
-/** Its host alone knows until when what was committed has survived, and informs the tenants of the projects that it has. */
+/** Only the current host knows the last commit that survived, and informs the tenants of its projects. */
 async function begin(context: Context, moving: Moving): Promise<void> {
   if (moving.project.owesNotice) throw new Error('the tenant has not been informed of the failover yet');
   await admit(context, moving);
@@ -367,7 +367,7 @@ async function undo(context: Context): Promise<void> {
     tidy(release(context)),
   ]);
   await tidy(toHost(context, 'transfer.cancel', { job_id, project_id }));
-  // What an earlier move has left there stays until its day is over, if this one has not dropped it yet.
+  // Leftovers of an earlier move stay there until their day is over, unless this move drops them first.
   if (move && move.follows !== null)
     await tidy(
       toHost(context, 'project.drop', {

@@ -10,7 +10,7 @@ import { hosts, type ProjectRow, projects } from '../database/schema.ts';
 import { type SagaContext, SourceUnsuitableError } from '../jobs/saga.ts';
 import { sealOwner } from './reserve.ts';
 
-/** What each step of a move works with: its record, its two hosts, and the login with which the new host reads the former. */
+/** Context of each step of a move: its record, its two hosts, and the login with which the new host reads the former. */
 
 export type Context = SagaContext<'project.move'>;
 

@@ -68,12 +68,12 @@ export async function movingBranches(
   }));
 }
 
-/** Whether the branches with databases are still those that were read: another one would not arrive. */
+/** Returns whether the branches with databases are still those that were read: another one would not arrive. */
 const hasTheseBranches = (projectId: string, known: readonly { id: string }[]) => sql`(
   select count(*) = ${known.length} and coalesce(sum(id in (select value from json_each(${JSON.stringify(known.map(({ id }) => id))}))), 0) = ${known.length}
   from ${projectBranches} where project_id = ${projectId} and status in ('active', 'expired'))`;
 
-/** Whether a project moves from the host. */
+/** Returns whether a project moves from the host. */
 const isMovingFrom = (hostId: string) => isThere(jobs, and(eq(jobs.hostId, hostId), isMove, isOpenJob));
 
 /** Associated data of the sealed password of the login. */

@@ -40,7 +40,7 @@ interface Phase {
     'admittedAt' | 'follows' | 'fencedAt' | 'keptUntil' | 'sealedPassword' | 'awaySince',
     Presence
   >;
-  /** What undoes the phase; null: nothing does, and every failure is tried again. */
+  /** The undo of the phase; null: there is none, and every failure is retried. */
   undo: {
     /** The former host was closed, and opens with a newer revision of the access. */
     reopens: boolean;
@@ -117,7 +117,7 @@ interface Change {
 const isIn = (jobId: string, phases: MovePhase[], onlyIf: SQL | undefined) =>
   and(eq(moves.jobId, jobId), inArray(moves.phase, phases), onlyIf);
 
-/** What an event writes beside the phase. */
+/** Columns that an event writes beside the phase. */
 const written = (event: MoveEvent, now: Date): Partial<MoveRow> => ({
   ...(event === 'fence' && { fencedAt: now }),
   ...(event === 'switch' && { keptUntil: new Date(now.getTime() + KEPT_MS) }),

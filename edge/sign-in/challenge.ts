@@ -10,7 +10,7 @@ export type ChallengeKind = 'sign_up' | 'invitation' | 'magic_link' | 'password_
 
 export interface SignUp {
   name: string;
-  /** As `hashPassword` returns it. */
+  /** A result of `hashPassword`. */
   passwordHash: string;
 }
 
@@ -152,7 +152,7 @@ export function openChallenge(
   now: number,
 ): EmailChallenge | null {
   const previous = state.challenges.find(({ id }) => id === challengeId);
-  // Its request was repeated, and the code in the mail must stay valid.
+  // A repeated request must leave the code in the mail valid.
   if (previous && kind === 'invitation') return null;
   const { mails } = state.counts[STEP_OF[kind]];
   if (mails.length >= MAILS.max) return null;

@@ -12,7 +12,7 @@ import { renewClaims } from '../identity-providers/people.ts';
 import type { Settings } from '../settings.ts';
 import type { SignInContext } from './sign-in-context.ts';
 
-/** What a session has of the identity provider that it was opened with. */
+/** Columns of a session about the identity provider that it was opened with. */
 export interface CompanySession {
   keyId: string | null;
   sealedRefresh: string | null;
@@ -25,7 +25,7 @@ const CONFIRMED_FOR_MS = 15 * 60_000;
 
 const refreshContext = (sessionId: string) => ['provider_session', sessionId];
 
-/** What a new session stores of the provider. A session without its refresh token ends at a fixed time. */
+/** Columns of a new session. A session without a refresh token of the provider ends at a fixed time. */
 export async function companySession(
   { CREDENTIAL_KEYS, SSO_SESSION_SECONDS }: Settings,
   sessionId: string,
@@ -49,7 +49,7 @@ interface Confirmation {
 const UNLIMITED: Confirmation = { until: null };
 
 /**
- * As `confirmCompanySession`, for the session of a refresh token, before that is used.
+ * `confirmCompanySession` for the session of a refresh token, before that is used.
  * @returns as `confirmCompanySession`
  */
 export async function confirmSession(

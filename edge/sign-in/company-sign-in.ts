@@ -33,7 +33,7 @@ import { CliRequest, expiryOfSignIn } from './state-cookie.ts';
 
 export const METHODS = ['password', 'code', 'idp', 'sso'] as const;
 
-/** What a sign-in page offers to an address. */
+/** Ways to sign in that a page offers to an address. */
 export interface SignInMethods {
   methods: (typeof METHODS)[number][];
   sso: { name: string; start_url: string } | null;

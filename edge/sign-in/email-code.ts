@@ -199,7 +199,7 @@ interface Solved {
   now: Date;
 }
 
-/** What the right code of each kind does in D1. */
+/** Writes of D1 for the right code of each kind. */
 const COMPLETIONS: Record<ChallengeKind, ((solved: Solved) => Promise<void>) | null> = {
   sign_up: async ({ db, challenge: { signUp, address: email }, client, now }) => {
     if (signUp) await createAccount(db, { ...signUp, email }, client, now);

@@ -35,7 +35,7 @@ export const toSessionResponse = (
   is_current: row.id === currentId,
 });
 
-/** Whether a session is an open one of a bearer. A user of the gateway's PASETO provider has none here. */
+/** Returns whether a session is an open one of a bearer. A user of the gateway's PASETO provider has none here. */
 export const isOpenSessionOf = (
   bearer: Pick<Principal, 'sessionId' | 'gid' | 'providerId'>,
   now: Date,

@@ -95,7 +95,7 @@ const CONTROL_CHARACTER = /\p{Cc}/u;
 const staysOnOrigin = (path: string) =>
   path.startsWith('/') && !STARTS_LIKE_HOST.test(path) && !CONTROL_CHARACTER.test(path);
 
-/** Whether this is a path on the client's own origin, both as written and percent-decoded. */
+/** Returns whether this is a path on the client's own origin, both as written and percent-decoded. */
 function isReturnPath(text: string): boolean {
   try {
     return staysOnOrigin(text) && staysOnOrigin(decodeURIComponent(text));

@@ -9,7 +9,7 @@ import { type SecondFactorContext, secondFactorOf, secretSealContext, stepOf } f
 import { isEnrolled, isMailedCode } from './second-factor-enrolment.ts';
 import { type BeforeTokens, completeSecondStep, withinAttempts } from './second-step.ts';
 
-/** Whether the code is right and unused. If two requests submit it, the one that updates the row succeeds. */
+/** Returns whether the code is right and unused. If two requests submit it, the one that updates the row succeeds. */
 async function isNewAppCode(
   { settings, db, now }: SecondFactorContext,
   factor: SecondFactorRow,

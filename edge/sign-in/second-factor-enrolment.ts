@@ -49,7 +49,7 @@ export async function mailCode(context: SecondFactorContext): Promise<Result<num
   return ok((await challengesOf(context.env, address).start(request)).expiresAt);
 }
 
-/** Whether the code is the last one mailed for this pre-auth token. A right code is consumed. */
+/** Returns whether the code is the last one mailed for this pre-auth token. A right code is consumed. */
 export async function isMailedCode(context: SecondFactorContext, code: string): Promise<boolean> {
   if (isSecondMail(context)) return false;
   const submission = { challengeId: context.preAuth.jti, kinds: ['second_factor' as const], code };

@@ -38,7 +38,7 @@ async function personOf({ settings, db, preAuth }: SecondFactorContext): Promise
   return account?.version === version ? ok({ account }) : fail(rejection('session_ended'));
 }
 
-/** What has to be done before the tokens of a second step are issued, once per pre-auth token. */
+/** Work before the tokens of a second step are issued, once per pre-auth token. */
 export type BeforeTokens = (person: Person) => Promise<Result<null, Failure>>;
 
 /**

@@ -23,10 +23,10 @@ import type { SignInContext, Tokens } from './sign-in-context.ts';
 /** Two tabs may present the same refresh token within this time. A later use is treated as theft. */
 export const CONCURRENT_USE_MS = 10_000;
 
-/** Whose a session is: an account, or a person of this provider. */
+/** The holder of a session: an account, or a person of this provider. */
 type Holder = Pick<Identity, 'gid' | 'providerId'>;
 
-/** Whether a session is of this holder. */
+/** Returns whether a session is of this holder. */
 export const isHeldBy = ({ gid, providerId }: Holder): SQL | undefined =>
   providerId === undefined
     ? eq(sessions.accountId, gid)
@@ -107,7 +107,7 @@ export async function openSession(
   return opened.ok ? ok(await issueTokens(settings, holder, next, now)) : opened;
 }
 
-/** Whether a holder is as it was read, and a person may still have sessions. */
+/** Returns whether a holder is as it was read, and a person may still have sessions. */
 function isUnchanged({ id, version, idp }: SessionHolder): SQL {
   if (!idp) return isThere(accounts, and(eq(accounts.id, id), eq(accounts.version, version)));
   const isPerson = and(
@@ -257,7 +257,7 @@ async function issueTokens(
 }
 
 /**
- * Whether the token names the gateway as its issuer. The issuer is verified later, by the gateway or the
+ * Returns whether the token names the gateway as its issuer. The issuer is verified later, by the gateway or the
  * provider.
  */
 export function isOwnRefreshToken({ BASE_URL }: Settings, refreshToken: string): boolean {

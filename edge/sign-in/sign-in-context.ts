@@ -5,7 +5,7 @@ import type { Settings } from '../settings.ts';
 import type { ChallengeObjects } from './challenge.ts';
 
 /**
- * What sign-in needs from the request that it serves.
+ * Parts of the request that sign-in needs.
  */
 export interface SignInContext {
   env: DatabaseBinding & Limiters & ChallengeObjects;

@@ -69,7 +69,7 @@ export async function readPolicy(db: Database, tenantId: string): Promise<Policy
 /** Bound to its tenant, so that a code is of no use elsewhere. */
 const hashOf = (tenantId: string, code: string) => sha256(JSON.stringify([tenantId, plainCode(code)]));
 
-/** Whether the bearer, or a person with the same address, has signed in by a provider of the tenant. */
+/** Returns whether the bearer, or a person with the same address, has signed in by a provider of the tenant. */
 const hasTried = ({ tenantId, email, providerId }: Principal): SQL =>
   providerId !== undefined
     ? sql`true`

@@ -5,7 +5,7 @@ import { invitations, ownerInvitations } from '../database/people-schema.ts';
 import { isInVerifiedDomain, providerOfAddress } from '../identity-providers/domains.ts';
 import type { SignInContext } from './sign-in-context.ts';
 
-/** Whether members of a tenant can invite this address. */
+/** Returns whether members of a tenant can invite this address. */
 export const isInvitable = async (
   { db, settings }: SignInContext,
   email: string,
@@ -13,7 +13,7 @@ export const isInvitable = async (
 ): Promise<boolean> => settings.SIGN_UP !== 'off' || isInVerifiedDomain(db, email, tenantId);
 
 /**
- * Whether the code of an invitation may make an account. While sign-ups are off, only the operator's
+ * Returns whether the code of an invitation may make an account. While sign-ups are off, only the operator's
  * invitations and those to a verified domain of the tenant are accepted. Every other address gets one
  * response, whether it was invited or not.
  */

@@ -29,7 +29,7 @@ export const CliRequest = z.object({
 });
 export type CliRequest = z.output<typeof CliRequest>;
 
-/** What the callback needs from the start of the sign-in. */
+/** Values from the start of the sign-in that the callback needs. */
 const StartedSignIn = z.object({
   nonce: z.string(),
   verifier: z.string(),

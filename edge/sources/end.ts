@@ -98,7 +98,7 @@ function audited(
   ];
 }
 
-/** What the host could not remove at the source is a warning of the step. */
+/** Leftovers that the host could not remove at the source are a warning of the step. */
 const leftAtSource = ({ message }: { message: string | null }) => (message === null ? [] : [message]);
 
 /** @throws SourceUnsuitableError if both sides differ, JobCancelledError */
@@ -155,7 +155,7 @@ export const cutOverJob = saga<'follow.cutover', Ended>({
       if (!branch) return;
       const about = { project_id: job.projectId, branch_id: branch.id, database: branch.databaseName };
       await callHost('follow.cancel_cutover', about);
-      // Its end may have come before the undoing.
+      // The cut-over may have ended before the undo.
       const { state } = await callHost('follow.status', about);
       if (state !== 'absent') return;
       await changeState(db, 'cut over', eq(follows.projectId, job.projectId), {

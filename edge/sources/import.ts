@@ -38,7 +38,7 @@ const setHold = (db: Database, branch: { id: string; projectId: string }, hold: 
   ];
 };
 
-/** What allows a copy from elsewhere into the branch. */
+/** Conditions of a copy from elsewhere into the branch. */
 export const beforeCopy = ({ id, projectId }: Pick<BranchRow, 'id' | 'projectId'>) =>
   [
     ...(['branch.import', 'follow.start'] as const).map(

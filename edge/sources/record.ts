@@ -11,13 +11,13 @@ import type { CallHost } from '../hosts/host-client.ts';
 import { isUnchanging } from '../jobs/job-store.ts';
 import { changeState, type FollowEvent, type FollowState, isLive, LIVE_STATES } from './states.ts';
 
-/** What a project follows: its record in D1, and what the host reports of it. */
+/** The source that a project follows: its record in D1, and the reports of the host. */
 
-/** Whether the project follows something in one of these states. */
+/** Returns whether the project follows something in one of these states. */
 export const isFollowing = (projectId: string, states: readonly FollowRow['state'][]) =>
   isThere(follows, and(eq(follows.projectId, projectId), inArray(follows.state, [...states])));
 
-/** What a project follows, with the database of the branch, and the steps of the job that began it. */
+/** The record of a project, with the database of the branch, and the steps of the job that began it. */
 export const followOf = (db: Database, projectId: string) =>
   db
     .select({ row: follows, database: projectBranches.databaseName, steps: jobs.steps })
@@ -101,7 +101,7 @@ const ABSENT: RecordedProblem = {
   statement: null,
 };
 
-/** What the host says of itself, as an event of the record and the problem that is recorded with it. */
+/** A report of the host, as an event of the record and the problem that is recorded with it. */
 const REPORTED = {
   following: { event: 'run', state: 'following', lost: null },
   stopped: { event: 'halt', state: 'stopped', lost: null },
@@ -146,7 +146,7 @@ export function toFollowResponse(
   };
 }
 
-/** What the host says at one time. */
+/** One report of the host. */
 type Observation = Pick<FollowReport, 'state' | 'problem' | 'slot_bytes' | 'keep_bytes' | 'observed_at'> &
   Partial<Pick<FollowReport, 'additions'>>;
 

@@ -100,7 +100,7 @@ export async function reserveStart(
   return written.ok ? ok(job) : written;
 }
 
-/** Whether the project has no record, or one of what is over. */
+/** Returns whether the project has no record, or one of what is over. */
 const mayStart = (projectId: string) => {
   const over = statesBefore('start');
   return sql`not ${isFollowing(
@@ -128,7 +128,7 @@ const recordOf = (
   updatedAt: now,
 });
 
-/** What is made at the source; null for an import. */
+/** Names of the slot and publication at the source; null for an import. */
 const atSource = ({ job }: Context) => {
   return isFollowStart(job) ? { slot: followName(job.projectId), publication: job.input.publication } : null;
 };

@@ -82,7 +82,7 @@ export const TRANSITIONS: Record<FollowEvent, Record<SourceState, SourceState | 
   stop: { none: null, copying: null, following: 'none', stopped: 'none', cut_over: null, failed: null },
 };
 
-/** What `main` is held for; null: its clients may write. */
+/** Hold of `main`; null: its clients may write. */
 export const HOLDS: Record<SourceState, BranchHold | null> = {
   none: null,
   copying: 'import',
