@@ -60,6 +60,10 @@ const FORMATS: Record<string, (url: string, named: Named) => string[]> = {
     `export const sql = neon('${url}');`,
     '// Pool and Client, for interactive transactions, open a WebSocket to the database host.',
     `neonConfig.wsProxy = (host, port) => \`\${host}/v2?address=\${host}:\${port}\`;`,
+    '// Over HTTP:     drizzle({ client: sql }) of drizzle-orm/neon-http',
+    '// WebSocket:     drizzle({ client: pool }) of drizzle-orm/neon-serverless',
+    '//               new PrismaNeon({ connectionString }) of @prisma/adapter-neon',
+    `// No library:    POST ${gateway}/sql with Neon-Connection-String and {"query", "params"}`,
   ],
 };
 

@@ -1,5 +1,14 @@
 import { execFile } from 'node:child_process';
-import { existsSync, globSync, mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  globSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { rootCertificates } from 'node:tls';
@@ -145,7 +154,13 @@ const PROGRAMS: Record<string, Program> = {
     after: "\nconsole.log((await db.execute('select 7 as n')).rows[0].n); await db.$client.end();",
     command: inNode,
   },
-  serverless: { after: '\nconsole.log(rows.length + 6);', command: inNode },
+  serverless: {
+    after: `
+console.log(rows.length + 6);
+console.log((await db.execute('select 7 as n')).rows[0].n);
+console.log((await response.json()).rows[0].n);`,
+    command: inNode,
+  },
 };
 
 /** What the other snippets need stays here for the next night. */
@@ -220,6 +235,21 @@ const NIGHTLY_PROGRAMS: Record<string, Program> = {
     command: inNode,
     packages: join(INSTALLED, 'prisma/node_modules'),
   },
+  'web-socket': {
+    before: "import { PrismaClient } from '@prisma/client';\n",
+    after: `
+console.log((await pool.query('select 7 as n')).rows[0].n);
+console.log((await db.transaction((t) => t.execute('select 7 as n'))).rows[0].n);
+console.log((await prisma.$transaction((t) => t.$queryRaw\`select 7 as n\`))[0].n);
+await prisma.$disconnect();
+await pool.end();`,
+    command: (text) => [
+      'env',
+      `NODE_EXTRA_CA_CERTS=${AUTHORITY_FILE}`,
+      ...inNode(text.replace('}/v2', `}:${readStackFile(inject('stack').devDir).sql_port}/v2`)),
+    ],
+    packages: join(INSTALLED, 'prisma/node_modules'),
+  },
   sqlalchemy: {
     command: (text) => [join(INSTALLED, 'python/bin/python3'), '-c', text.replace('now()', '7')],
   },
@@ -241,6 +271,10 @@ const NIGHTLY_PROGRAMS: Record<string, Program> = {
     ],
   },
 };
+
+/** The version of a package that the repository has. */
+const versionOf = (name: string): string =>
+  JSON.parse(readFileSync(join(ROOT, 'node_modules', name, 'package.json'), 'utf8')).version;
 
 /** Two hundred megabytes from the registries of npm, Python and Debian, and GitHub, unless an earlier night got them. */
 async function install(): Promise<void> {
@@ -264,14 +298,18 @@ async function install(): Promise<void> {
     await run('git', ['-C', part, 'checkout', '--quiet', 'FETCH_HEAD']);
     renameSync(part, source);
   }
-  const mark = join(INSTALLED, `with-prisma-${PRISMA}`);
+  const mark = join(INSTALLED, `with-neon-and-prisma-${PRISMA}`);
   if (existsSync(mark)) return;
   const prisma = join(INSTALLED, 'prisma');
   mkdirSync(prisma, { recursive: true });
   writeFileSync(join(INSTALLED, 'Snippet.java'), JDBC_PROGRAM);
   writeFileSync(join(prisma, 'schema.prisma'), PRISMA_SCHEMA);
   writeFileSync(join(prisma, 'package.json'), '{ "private": true }');
-  const packages = ['prisma', '@prisma/client', '@prisma/adapter-pg'].map((name) => `${name}@${PRISMA}`);
+  const ofPrisma = ['prisma', '@prisma/client', '@prisma/adapter-pg', '@prisma/adapter-neon'];
+  const packages = [
+    ...ofPrisma.map((name) => `${name}@${PRISMA}`),
+    ...['drizzle-orm', '@neondatabase/serverless'].map((name) => `${name}@${versionOf(name)}`),
+  ];
   await run('npm', ['install', '--ignore-scripts', '--no-audit', '--no-fund', ...packages], { cwd: prisma });
   // The client is generated without the engine of migrations, which would be downloaded.
   await run('node_modules/.bin/prisma', ['generate', '--schema=schema.prisma'], {

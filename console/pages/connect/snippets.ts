@@ -38,6 +38,9 @@ export const hidden = (connection: Connection): Connection => ({
 /** libpq has no authorities of its own: from version 16 it can use those of the system. */
 const forLibpq = ({ url, hasAuthority }: Connection) => (hasAuthority ? url : `${url}&sslrootcert=system`);
 
+/** Neon's client reads no files, and gets the authority from its runtime. */
+const forNeon = ({ url }: Connection) => url.replace(/&sslrootcert=[^&]*/, '');
+
 /** Prisma's migrations have names of their own for these parameters; its client is that of node-postgres. */
 function forPrisma({ url, hasAuthority }: Connection): string {
   const parameters = hasAuthority ? `sslcert=${AUTHORITY_FILE}&` : '';
@@ -125,10 +128,21 @@ const { rows } = await pool.query('select now()');`,
         '// Functions without a fixed address need a rule for SQL over HTTP, which opens no port.',
         "import { neon, neonConfig } from '@neondatabase/serverless';",
         '',
-        `// DATABASE_URL="${pooled.url}"`,
+        `// DATABASE_URL="${forNeon(pooled)}"`,
         `neonConfig.fetchEndpoint = '${gateway}/sql';`,
         'const sql = neon(process.env.DATABASE_URL);',
         'const rows = await sql`select now()`;',
+        '',
+        '// Drizzle',
+        "import { drizzle } from 'drizzle-orm/neon-http';",
+        'export const db = drizzle({ client: sql });',
+        '',
+        '// Without a library',
+        `const response = await fetch('${gateway}/sql', {`,
+        "  method: 'POST',",
+        "  headers: { 'Neon-Connection-String': process.env.DATABASE_URL },",
+        "  body: JSON.stringify({ query: 'select $1::int as n', params: [7] }),",
+        '});',
       ].join('\n'),
   },
   {
@@ -138,12 +152,19 @@ const { rows } = await pool.query('select now()');`,
       [
         '// Interactive transactions of functions. The rules are those of SQL over HTTP.',
         "import { neonConfig, Pool } from '@neondatabase/serverless';",
-        "import { drizzle } from 'drizzle-orm/neon-serverless';",
         '',
-        `// DATABASE_URL="${pooled.url}"`,
+        `// DATABASE_URL="${forNeon(pooled)}"`,
         `neonConfig.wsProxy = (host, port) => \`\${host}/v2?address=\${host}:\${port}\`;`,
         'const pool = new Pool({ connectionString: process.env.DATABASE_URL });',
+        '',
+        '// Drizzle',
+        "import { drizzle } from 'drizzle-orm/neon-serverless';",
         'export const db = drizzle({ client: pool });',
+        '',
+        '// Prisma',
+        "import { PrismaNeon } from '@prisma/adapter-neon';",
+        'const adapter = new PrismaNeon({ connectionString: process.env.DATABASE_URL });',
+        'export const prisma = new PrismaClient({ adapter });',
       ].join('\n'),
   },
   {
