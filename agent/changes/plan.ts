@@ -8,9 +8,9 @@ import { findingsOf } from './lint.ts';
  * word with its quotes, and a text is `''`.
  */
 export function wordsOf(sql: string): string {
-  const words = [...tokensOf(sql)].map(({ token, kind }) => {
-    if (token.startsWith('"')) return token.replaceAll(/\s/g, '_');
-    return kind === 'quoted' || kind === 'dollar' ? "''" : token.toLowerCase();
+  const words = [...tokensOf(sql)].map(({ text, kind }) => {
+    if (text.startsWith('"')) return text.replaceAll(/\s/g, '_');
+    return kind === 'quoted' ? "''" : text.toLowerCase();
   });
   return ` ${words.join(' ')} `;
 }

@@ -1,3 +1,5 @@
+import { type SqlToken, sqlTokens } from '../../shared/sql-tokens.ts';
+
 /** One statement of a text, without the semicolon after it. */
 export interface Statement {
   text: string;
@@ -8,63 +10,20 @@ export interface Statement {
 /** Words of `start`: enough for `create or replace function` and for whole statements such as `begin work`. */
 const START_LENGTH = 4;
 
-/**
- * Lexical structure of PostgreSQL (its documentation, section 4.1), with `standard_conforming_strings`. What is
- * not closed extends to the end, and PostgreSQL reports it.
- */
-const TOKEN = new RegExp(
-  [
-    /(?<blank>\s+|--[^\n\r]*)/,
-    /(?<comment>\/\*)/,
-    /(?<quoted>[eE]'(?:[^'\\]|\\.|'')*(?:'|$)|'(?:[^']|'')*(?:'|$)|"(?:[^"]|"")*(?:"|$))/,
-    /(?<dollar>\$(?:[A-Za-z_\x80-\uffff][\w\x80-\uffff]*)?\$)/,
-    /(?<word>[A-Za-z_\x80-\uffff][\w$\x80-\uffff]*)/,
-    /(?<other>\$?\d[\w.]*|.)/,
-  ]
-    .map(({ source }) => source)
-    .join('|'),
-  'suy',
-);
-
 /** A routine with a body of SQL, whose statements end with semicolons. */
 const ROUTINE = /^create (?:or replace )?(?:function|procedure)\b/;
 
-/** The position after a comment, which can contain comments. @param from the position after its `/*` */
-function endOfComment(text: string, from: number): number {
-  const sign = /\/\*|\*\//g;
-  sign.lastIndex = from;
-  for (let depth = 1; depth > 0; ) {
-    const [found] = sign.exec(text) ?? [];
-    if (found === undefined) return text.length;
-    depth += found === '/*' ? 1 : -1;
-  }
-  return sign.lastIndex;
-}
-
-function endOfDollarQuote(text: string, from: number, quote: string): number {
-  const end = text.indexOf(quote, from);
-  return end === -1 ? text.length : end + quote.length;
-}
-
-interface Token {
-  token: string;
-  kind: 'quoted' | 'dollar' | 'word' | 'other';
+interface Token extends SqlToken {
   /** Position in the text. */
   from: number;
 }
 
 /** The words, signs and quotes of a text, without blanks and comments. */
 export function* tokensOf(text: string): Generator<Token> {
-  for (let at = 0; at < text.length; ) {
-    const from = at;
-    TOKEN.lastIndex = at;
-    const { groups = {}, 0: token = '' } = TOKEN.exec(text) ?? {};
-    at += Math.max(1, token.length);
-    if (groups.comment !== undefined) at = endOfComment(text, at);
-    if (groups.dollar !== undefined) at = endOfDollarQuote(text, at, token);
-    if (groups.blank !== undefined || groups.comment !== undefined) continue;
-    const kind = (['word', 'quoted', 'dollar'] as const).find((name) => groups[name] !== undefined);
-    yield { token, kind: kind ?? 'other', from };
+  let from = 0;
+  for (const token of sqlTokens(text)) {
+    if (token.kind !== 'blank' && token.kind !== 'comment') yield { ...token, from };
+    from += token.text.length;
   }
 }
 
@@ -88,7 +47,7 @@ export function splitStatements(text: string): Statement[] {
     parentheses = 0;
     blocks = 0;
   };
-  for (const { token, kind, from } of tokensOf(text)) {
+  for (const { text: token, kind, from } of tokensOf(text)) {
     if (token === ';' && parentheses === 0 && blocks === 0) {
       end(from);
       continue;

@@ -59,6 +59,16 @@ test('makes a project, a table with data, a branch, and a change in the branch',
   await page.goto(`/projects/${projectId}/branches/pr-1/sql`);
   await run("update item set name = 'Changed' where id = 1; select name from item", 'Read and write');
   await page.getByRole('region', { name: 'Result 2' }).getByText('Changed').waitFor();
+  await page.getByRole('button', { name: 'Format' }).click();
+  expect(await page.locator('.cm-line').allTextContents()).toEqual([
+    'update item',
+    "set name = 'Changed'",
+    'where id = 1;',
+    '',
+    'select name',
+    'from item',
+  ]);
+  await page.getByRole('button', { name: 'Run' }).click();
 
   const saved = page.waitForEvent('download');
   await page

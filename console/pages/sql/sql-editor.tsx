@@ -26,6 +26,8 @@ const LOOK = EditorView.theme({
 interface Props {
   tables: readonly Table[];
   initial: string;
+  /** Another one replaces the whole text, in a step that can be undone. */
+  replacement: { text: string } | null;
   onChange: (text: string) => void;
   onRun: () => void;
 }
@@ -34,11 +36,13 @@ interface Props {
  * The editor of statements. It lives in a shadow root, where CodeMirror adopts its style sheets; in the
  * document it would add `<style>` elements, which the content security policy blocks.
  */
-export function SqlEditor({ tables, initial, onChange, onRun }: Props) {
+export function SqlEditor({ tables, initial, replacement, onChange, onRun }: Props) {
   const holder = useRef<HTMLDivElement>(null);
   const latest = useRef({ onChange, onRun });
   latest.current = { onChange, onRun };
   const editor = useRef<EditorView>(null);
+  // Of the editor before, when another text is opened.
+  const replaced = useRef(replacement);
   const [language] = useState(() => new Compartment());
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: text and tables of the start; a new editor would lose the cursor and what was typed
@@ -73,6 +77,13 @@ export function SqlEditor({ tables, initial, onChange, onRun }: Props) {
     editor.current = view;
     return () => view.destroy();
   }, []);
+
+  useEffect(() => {
+    const { state } = editor.current ?? {};
+    if (!state || !replacement || replacement === replaced.current) return;
+    replaced.current = replacement;
+    editor.current?.dispatch({ changes: { from: 0, to: state.doc.length, insert: replacement.text } });
+  }, [replacement]);
 
   useEffect(() => {
     editor.current?.dispatch({ effects: language.reconfigure(knowing(tables)) });

@@ -22,6 +22,7 @@ import { TEXT } from '../../strings/common.ts';
 import { Grid, type Position } from '../tables/grid.tsx';
 import type { Row } from '../tables/staged.ts';
 import { useDrafts } from './drafts.ts';
+import { formatSql } from './format-sql.ts';
 import { TrialReport } from './trial-report.tsx';
 import './sql.css';
 
@@ -67,6 +68,7 @@ function SqlPage() {
   const me = session.state === 'signed_in' ? session.me : undefined;
   const drafts = useDrafts([me?.id ?? '', projectId, branch], FIRST_TEXT);
   const { text } = drafts.active;
+  const [formatted, setFormatted] = useState<{ text: string } | null>(null);
   const [chosen, setRole] = useState<BranchRole>('read_only');
   const isPerson = me !== undefined && mayChange(me) && record !== undefined;
   // The owner makes the first tables of a project without another program.
@@ -163,6 +165,7 @@ function SqlPage() {
             key={`${branch} ${drafts.active.id}`}
             tables={tables}
             initial={text}
+            replacement={formatted}
             onChange={drafts.setText}
             onRun={start}
           />
@@ -172,6 +175,7 @@ function SqlPage() {
             Run <kbd>Ctrl ↵</kbd>
           </Button>
           <Button onClick={explain}>Explain</Button>
+          <Button onClick={() => setFormatted({ text: formatSql(text) })}>Format</Button>
           {isPerson && (
             <Button busy={trial.isPending} onClick={startTrial}>
               Try on a copy
