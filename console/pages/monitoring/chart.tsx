@@ -154,7 +154,8 @@ export function Chart({
         axes: [
           {
             ...axis,
-            space: 70,
+            // Three marks fit into the narrowest chart.
+            space: 48,
             size: 28,
             grid: { show: false },
             values: (u, marks) =>

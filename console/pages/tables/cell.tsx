@@ -1,5 +1,6 @@
 import { type KeyboardEvent, useEffect, useRef, useState } from 'react';
 import type { Value } from './staged.ts';
+import './cell.css';
 
 /** A column as the API describes it. */
 export interface GridColumn {
