@@ -28,7 +28,8 @@ interface Ended {
 export function makeClientNamespace(): ClientNamespace {
   const name = `branchgate-client-${process.pid}`;
   const device = `bg${process.pid}`;
-  const [host, address] = [`${PREFIX}.1`, `${PREFIX}.2`];
+  const host = `${PREFIX}.1`;
+  const address = `${PREFIX}.2`;
   const ip = (...args: string[]) => execFileSync('ip', args, { stdio: 'pipe' });
   const relays: ChildProcess[] = [];
   ip('netns', 'add', name);
