@@ -92,7 +92,7 @@ export class Bisections {
     return { at: probe, good, advancedTo };
   }
 
-  advanced(bisectionId: string, to: Moment): void {
+  advanced(bisectionId: string, to: Moment | null): void {
     const one = this.#all.get(bisectionId);
     if (one) one.advancedTo = to;
   }

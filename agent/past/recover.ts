@@ -297,6 +297,9 @@ class Recovery {
     if (copy.ended_at > good) return this.#copyBase(copy, to);
     // The copy is replayed further, never back.
     if (advancedTo !== good) {
+      // A failure leaves a copy that nobody knows the time of, so the next probe begins again.
+      bisections.advanced(bisection_id, null);
+      if (advancedTo === null) await removeRecovery(folder);
       if (advancedTo === null) await this.#copyBase(copy, data);
       await this.#advance(folder, good);
       bisections.advanced(bisection_id, good);
