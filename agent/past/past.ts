@@ -130,7 +130,7 @@ export class Past {
     });
   }
 
-  /** The window was switched off, and what was kept would stay for ever. */
+  /** Removes all copies and the log: the window was switched off, or they lead to no time. */
   async #forget(): Promise<void> {
     const folders = pastFolders(this.#host.settings);
     for (const { name } of await readBaseCopies(folders)) await removeFolder(`${folders.bases}/${name}`);
@@ -146,8 +146,8 @@ export class Past {
     const newest = copies.at(-1);
     const age = newest ? Date.now() - Date.parse(newest.ended_at) : Number.POSITIVE_INFINITY;
     if (age >= settings.BASE_COPY_HOURS * HOUR_MS) {
-      // The log since a gap would leave no room for that of the new copy.
-      if (newest === undefined && (await this.#lacksRoom(folders.wal))) await dropUnneeded(folders, []);
+      // What is there leads to no time any more, and would leave no room for the log of the new copy.
+      if (newest === undefined && (await this.#lacksRoom(folders.wal))) await this.#forget();
       const began = performance.now();
       // Nobody waits for one that follows another.
       await this.copyBase({ fast: newest === undefined });

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { readBaseCopies } from '../../../agent/past/base-copies.ts';
 import { pastFolders } from '../../../agent/past/folders.ts';
 import { removeLeftRecoveries } from '../../../agent/past/recover.ts';
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
@@ -79,7 +80,13 @@ async function itemsOf(params: ReturnType<typeof paramsOf>): Promise<number[]> {
 async function itemsAt(at: string): Promise<number[]> {
   const params = paramsOf(at);
   const result = await runOperation(servers.host, 'past.recover', params);
-  assert(result.recovered, JSON.stringify(result));
+  const { wal, bases } = pastFolders(servers.host.settings);
+  const kept = [
+    readdirSync(wal),
+    await readBaseCopies(pastFolders(servers.host.settings)),
+    readdirSync(bases),
+  ];
+  assert(result.recovered, JSON.stringify([at, result, kept]));
   return itemsOf(params);
 }
 
