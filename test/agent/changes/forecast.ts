@@ -105,6 +105,8 @@ export function describeForecast(stage: () => HostWithProject): void {
       async () => {
         const setUp = await owner();
         for (const { table } of WORKLOADS) await setUp.query(`CREATE TABLE ${table} (id int)`);
+        const locks = [];
+        for (const { table } of WORKLOADS) locks.push(await lockOf(table));
         let isOver = false;
         const working = WORKLOADS.map(async ({ table, holds, share }) => {
           const session = await owner();
@@ -124,7 +126,6 @@ export function describeForecast(stage: () => HostWithProject): void {
         stop.abort();
         await sampling;
         await forecast.store();
-        const locks = await Promise.all(WORKLOADS.map(({ table }) => lockOf(table)));
         const read = (
           await Promise.all(locks.map((lock) => readForecast(host().postgres, stage().project.id, [lock])))
         ).flat();
