@@ -174,6 +174,12 @@ export function describeHostileRequests(
     const machines = [];
     for (let n = 0; n < 4; n++) machines.push(await createMachines(api, project));
     const provider = await createIdentityProvider(api);
+    const change = async (n: number) =>
+      (
+        await api.post<{ id: string }>(`/api/v1/projects/${project}/changes`, {
+          sql: `create table changed_${n} (id int)`,
+        })
+      ).body;
     return {
       known: {
         project_id: [project],
@@ -181,6 +187,7 @@ export function describeHostileRequests(
         branch_ref: ['made', 'made', made.id, made.id, 'main'],
         source_branch_id: [null, made.id],
         rule_id: [rule.id],
+        change_id: await each(2, change),
         user_id: [String(made.created_by)],
         webhook_id: [await api.webhook(project)],
         url: ['http://127.0.0.1:9/'],
@@ -208,6 +215,7 @@ export function describeHostileRequests(
         key_id: machines.map(({ key_id }) => key_id),
         webhook_id: await Promise.all(machines.map(() => api.webhook(project))),
         trust_id: machines.map(({ trust_id }) => trust_id),
+        change_id: await each(2, change),
         rule_id: await each(8, (n) => api.allow(project, `203.0.113.${n}/32`)),
       },
     };
