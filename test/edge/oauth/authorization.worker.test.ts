@@ -563,7 +563,8 @@ describe('a refresh token', () => {
         .where(eq(sessions.id, sid)),
   };
 
-  test.each(Object.entries(ENDS))(
+  // Each waits until the record is read again.
+  test.concurrent.each(Object.entries(ENDS))(
     'is refused when the person %s, and so is the access token',
     async (_, end) => {
       const account = await newAccount('operator');
