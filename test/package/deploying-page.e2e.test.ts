@@ -85,6 +85,8 @@ describe.runIf(IS_NIGHTLY && canBoot())('the page about deploying', () => {
   test('joins with the printed line alone, and no problem is left', { timeout: 1_200_000 }, async () => {
     await system.forward(Number(new URL(stack.url).port));
     const joined = await system.run('sh', '-c', line);
+    if (joined.code !== 0)
+      console.log(await system.must('sh', '-c', 'journalctl -xn 40; tail -n 20 /var/log/postgresql/*; true'));
     expect(joined.stderr + joined.stdout).toMatch(/^start: .*\n(.*\n)*? {2}the agent is linked$/m);
     expect(joined.code).toBe(0);
     expect(joined.stdout).toContain('shares the blocks of branches');

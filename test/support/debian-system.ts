@@ -87,6 +87,8 @@ mount -t devpts -o newinstance,ptmxmode=0666 devpts "$R/dev/pts"
 ln -s pts/ptmx "$R/dev/ptmx"
 ln -s /proc/self/fd "$R/dev/fd"
 ip link set lo up
+# The installer writes it, and debootstrap does not.
+grep -qsw localhost "$R/etc/hosts" || printf '127.0.0.1 localhost\\n::1 localhost\\n' >> "$R/etc/hosts"
 cd "$R"
 exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$R" /lib/systemd/systemd`;
 
