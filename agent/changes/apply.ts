@@ -21,6 +21,7 @@ import {
   recordCommit,
   recordDone,
   recordLogin,
+  removeLeft,
 } from './record.ts';
 import { atRest, type ChangeHost, MESSAGE_MAX, placeOf } from './rehearse.ts';
 import { repeatSettings, runStep, StatementError } from './step.ts';
@@ -90,7 +91,7 @@ async function applyAlone(
 ): Promise<AppliedChange> {
   const { change_id, job_id, steps } = params;
   const known = await readRecord(platform, change_id);
-  if (known) await endLeft(platform, known);
+  if (known) await removeLeft(platform, known);
   const isResumed = known?.job_id === job_id;
   let done = known ? await settledSteps(host, platform, known, params, steps) : params.done;
   if (!isResumed) {
@@ -107,7 +108,6 @@ async function applyAlone(
     params.project_id,
     [params.database],
     async (login) => {
-      await recordLogin(platform, change_id, login.name);
       for (; done < steps.length; done += 1) {
         const began = performance.now();
         const { attempts, stop } = await applyStep(host, platform, login, params, { at: done, signal });
@@ -119,6 +119,7 @@ async function applyAlone(
       return null;
     },
     LEASE_MINUTES,
+    (name) => recordLogin(platform, change_id, name),
   );
   const schema = await schemaOf(host, params);
   return { reason: stopped?.reason ?? null, error: stopped?.error ?? null, done, schema, steps: applied };
@@ -313,7 +314,7 @@ export async function settleChange(
   if (abandoned) await endLeft(host.postgres, abandoned);
   return withLocks(host.sessions, [`change:${params.branch_id}`], async (platform) => {
     const known = await readRecord(platform, change_id);
-    if (known) await endLeft(platform, known);
+    if (known) await removeLeft(platform, known);
     const settled = known ? await settledSteps(host, platform, known, params, null) : done;
     return { done: Math.max(done, settled), schema: await schemaOf(host, params) };
   });

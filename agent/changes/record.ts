@@ -1,3 +1,4 @@
+import { removeLogin } from '../difference/schema/comparison-login.ts';
 import type { Queryable } from '../postgres/connect.ts';
 import { endSessions } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
@@ -68,12 +69,18 @@ export const recordDone = (db: Queryable, changeId: string, done: number) =>
 const ENDING = { within: 5_000 };
 const ENDED = { within: 10_000, every: 20 };
 
-/** Ends the sessions that a call of an agent that was killed has left. @throws HostError HOST_BUSY */
+/** Ends the sessions of a call that nothing waits for. @throws HostError HOST_BUSY */
 export async function endLeft(db: Queryable, { login }: Pick<ChangeRecord, 'login'>): Promise<void> {
   if (login === null) return;
   const left = 'FROM pg_stat_activity WHERE usename = $1';
   if (!(await endSessions(db, left, [login], ENDING)))
     throw new HostError('HOST_BUSY', 'a session of an agent that was killed does not end');
+}
+
+/** Ends the sessions of a call that was killed, and removes its login. @throws HostError HOST_BUSY */
+export async function removeLeft(db: Queryable, record: Pick<ChangeRecord, 'login'>): Promise<void> {
+  await endLeft(db, record);
+  if (record.login !== null) await removeLogin(db, record.login);
 }
 
 /** Reads whether the transaction was committed. Its session has ended. @throws HostError HOST_BUSY */

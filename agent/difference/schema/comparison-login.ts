@@ -42,6 +42,7 @@ const tookTooLong = () => new HostError('TIME_LIMIT_REACHED', 'the comparison of
  * Runs `action` with a login that may connect to the databases.
  * @param databases of the project, or clones of its snapshots
  * @param minutes for which `action` lasts at most
+ * @param beforeMade gets the name of the login, to remove what a kill leaves of it
  */
 export async function withComparisonLogin<T>(
   { settings, postgres }: { settings: AgentSettings; postgres: Pool },
@@ -49,6 +50,7 @@ export async function withComparisonLogin<T>(
   databases: readonly string[],
   action: (login: ComparisonLogin) => Promise<T>,
   minutes = LEASE_MINUTES,
+  beforeMade: (name: string) => Promise<unknown> = async () => {},
 ): Promise<T> {
   const id = randomUUID();
   const name = queryLoginName(id);
@@ -56,6 +58,7 @@ export async function withComparisonLogin<T>(
   const grants = [...new Set(databases)].map(
     (database) => `GRANT CONNECT ON DATABASE ${identifier(database)} TO ${login}`,
   );
+  await beforeMade(name);
   // Statements that are sent together are one transaction.
   await postgres.query(
     `DO $$ BEGIN EXECUTE format('CREATE ROLE ${login} LOGIN CONNECTION LIMIT ${CONNECTIONS} VALID UNTIL %L', now() + interval '${minutes} minutes'); END $$;
@@ -70,7 +73,7 @@ export async function withComparisonLogin<T>(
 }
 
 /** Ends its sessions. Whatever fails is left to the removal of unused roles. */
-async function removeLogin(db: Queryable, name: string): Promise<void> {
+export async function removeLogin(db: Queryable, name: string): Promise<void> {
   const login = identifier(name);
   await db.query('SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE usename = $1', [name]);
   // Also of a database that has another name by now.
