@@ -362,7 +362,7 @@ describe('a change of main', () => {
   const changeOf = async (id: string) => (await api.get<Change>(`${path}/changes/${id}`)).body;
 
   const CASES = faultCases({
-    byDay: [2, 'postgres'],
+    byDay: [1, 'postgres'],
     moments: [
       beforeCall('take the snapshot', 'snapshot.take'),
       afterReply('take the snapshot', 'snapshot.take'),
