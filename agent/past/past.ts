@@ -23,6 +23,7 @@ import { pastFolders } from './folders.ts';
 import { makeBaseCopy } from './make-base-copy.ts';
 import { recoveryHours } from './recovery-hours.ts';
 import { RecoveryTurns } from './recovery-turns.ts';
+import { isSegment, segmentNumber } from './segments.ts';
 
 /**
  * The past of a host: its base copies and the archived WAL since them, within a time and a share of the disk. Everything
@@ -79,7 +80,23 @@ export class Past {
   async copies(): Promise<BaseCopy[]> {
     if (this.hours === 0) return [];
     const folders = pastFolders(this.#host.settings);
-    return usableCopies(await readBaseCopies(folders), await readArchived(folders));
+    const archived = await readArchived(folders);
+    const usable = usableCopies(await readBaseCopies(folders), archived);
+    const lost = await this.#lostSegment(archived);
+    const numberOf = (name: string, bytes: number) => segmentNumber(name, bytes) ?? 0;
+    return usable.filter(
+      ({ segment, segment_bytes }) =>
+        lost === null || numberOf(segment, segment_bytes) > numberOf(lost, segment_bytes),
+    );
+  }
+
+  /** The last segment that PostgreSQL has archived, if a full volume has left it out: no later one shows the gap yet. */
+  async #lostSegment(archived: readonly string[]): Promise<string | null> {
+    const { rows } = await this.#host.postgres.query<{ last: string | null }>(
+      'SELECT left(last_archived_wal, 24) AS last FROM pg_stat_archiver',
+    );
+    const last = rows[0]?.last ?? '';
+    return isSegment(last) && !archived.includes(last) ? last : null;
   }
 
   async state(): Promise<PastState> {

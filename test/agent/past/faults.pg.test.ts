@@ -188,47 +188,50 @@ describe.runIf(IS_NIGHTLY)('an agent that is killed', () => {
 const load = () =>
   write("select pg_logical_emit_message(true, 'load', repeat('x', 8000000))").catch(() => {});
 
-test.runIf(IS_NIGHTLY)(
-  'a full archive stops nothing, and a time that it has left out is refused',
-  async () => {
-    const { wal } = pastFolders(servers.host.settings);
-    await add(100_000, 100_010);
-    const lost = await now();
-    const asRoot = <T>(action: () => T): T => {
-      const user = process.geteuid?.() ?? 0;
-      process.seteuid?.(0);
-      try {
-        return action();
-      } finally {
-        process.seteuid?.(user);
-      }
-    };
-    const uid = process.geteuid?.() ?? 0;
-    asRoot(() =>
-      execFileSync('mount', ['-t', 'tmpfs', '-o', `size=80m,mode=0700,uid=${uid}`, 'archive', wal]),
-    );
+test.runIf(IS_NIGHTLY)('a full archive stops nothing, and a new window begins when it has room', async () => {
+  const { wal } = pastFolders(servers.host.settings);
+  await add(100_000, 100_010);
+  const lost = await now();
+  const asRoot = <T>(action: () => T): T => {
+    const user = process.geteuid?.() ?? 0;
+    process.seteuid?.(0);
     try {
-      for (let n = 0; n < 8; n += 1) {
-        await add(200_000 + n, 200_000 + n);
-        await load();
-        await servers.query('select pg_switch_wal()');
-      }
-      // PostgreSQL has nothing to archive again, and serves.
-      await eventually(async () => {
-        const [found] = await servers.query<{ waiting: number }>(
-          "select count(*)::int as waiting from pg_ls_archive_statusdir() where name like '%.ready'",
-        );
-        assert.equal(found?.waiting, 0);
-      });
-      assert.equal((await itemsNow()).includes(200_007), true);
-      const gone = await runOperation(servers.host, 'past.recover', paramsOf(lost));
-      assert.equal(gone.recovered, null);
+      return action();
     } finally {
-      asRoot(() => execFileSync('umount', ['--lazy', wal]));
+      process.seteuid?.(user);
     }
-    assert.deepEqual(await leftOvers(), NOTHING);
-  },
-);
+  };
+  const uid = process.geteuid?.() ?? 0;
+  asRoot(() => execFileSync('mount', ['-t', 'tmpfs', '-o', `size=80m,mode=0700,uid=${uid}`, 'archive', wal]));
+  try {
+    for (let n = 0; n < 8; n += 1) {
+      await add(200_000 + n, 200_000 + n);
+      await load();
+      await servers.query('select pg_switch_wal()');
+    }
+    // PostgreSQL has nothing to archive again, and serves.
+    await eventually(async () => {
+      const [found] = await servers.query<{ waiting: number }>(
+        "select count(*)::int as waiting from pg_ls_archive_statusdir() where name like '%.ready'",
+      );
+      assert.equal(found?.waiting, 0);
+    });
+    assert.equal((await itemsNow()).includes(200_007), true);
+    const gone = await runOperation(servers.host, 'past.recover', paramsOf(lost));
+    assert.equal(gone.recovered, null);
+    // The loop makes a base copy, and the archive holds what follows.
+    const stop = new AbortController();
+    const running = servers.host.past.run(() => {}, stop.signal);
+    await eventually(async () => assert((await servers.host.past.copies()).length > 0), 120);
+    stop.abort();
+    await running;
+    await add(300_000, 300_001);
+    assert.deepEqual(await itemsAt(await now()), await itemsNow());
+  } finally {
+    asRoot(() => execFileSync('umount', ['--lazy', wal]));
+  }
+  assert.deepEqual(await leftOvers(), NOTHING);
+});
 
 test.runIf(IS_NIGHTLY)('a promoted server continues the archive on its new time line', async () => {
   await servers.host.past.copyBase({ fast: true });
