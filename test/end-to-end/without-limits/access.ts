@@ -40,6 +40,8 @@ import { contentOfD1, type TokenOptions, tenantNamed, tokenOf } from '../../supp
 /** Writes an audit event on every call (specification 4.3). */
 const AUDITED = 'getCredentials';
 const UNKNOWN = '00000000-0000-4000-8000-000000000000';
+/** Reads whose subject is not there: the project follows nothing, no trial became a job, and the host keeps no archive. */
+const REFUSED: Record<string, number> = { getFollowing: 404, getTrial: 404, previewReset: 422 };
 /** Well-formed ids of resources that do not exist. */
 const nowhere = ({ ids }: Operation): Ids => Object.fromEntries(ids.map((name) => [name, UNKNOWN]));
 
@@ -354,8 +356,7 @@ export function describeAccess(running: () => Stack): void {
   async function expectReadable(operation: Operation): Promise<void> {
     for (const caller of shareOf(operation, callersWith(operation, 'allowed'))) {
       const { status, body } = await callOperation(apiFor(caller), operation, resources.ada);
-      // The project follows nothing, and no trial became a job.
-      expect(status, named(caller)).toBe(['getFollowing', 'getTrial'].includes(operation.id) ? 404 : 200);
+      expect(status, named(caller)).toBe(REFUSED[operation.id] ?? 200);
       const listed = listedOf(operation);
       if (operation.ids.length > 0 || listed === null) continue;
       expect(JSON.stringify(body).includes(listed), named(caller)).toBe(reachesAdas(operation, caller));

@@ -199,13 +199,17 @@ export class FaultStage {
     return this.#proxy.watch({ method, side: 'call' });
   }
 
-  /** Waits until records and host agree. @throws Error that lists the remaining differences */
-  async atRest(): Promise<void> {
+  /**
+   * Waits until records and host agree.
+   * @param within in seconds, for what ends with a lease
+   * @throws Error that lists the remaining differences
+   */
+  async atRest(within = AT_REST_WITHIN_S): Promise<void> {
     // The records are a file, and a look at the host takes several sessions.
     await this.#jobsEnded();
     await eventually(
       async () => expect(violations(await takeSnapshot(this.#sources))).toEqual([]),
-      AT_REST_WITHIN_S,
+      within,
     );
   }
 
