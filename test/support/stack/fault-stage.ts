@@ -207,10 +207,7 @@ export class FaultStage {
   async atRest(within = AT_REST_WITHIN_S): Promise<void> {
     // The records are a file, and a look at the host takes several sessions.
     await this.#jobsEnded();
-    await eventually(
-      async () => expect(violations(await takeSnapshot(this.#sources))).toEqual([]),
-      within,
-    );
+    await eventually(async () => expect(violations(await takeSnapshot(this.#sources))).toEqual([]), within);
   }
 
   /** Lets go of frames and tables. */
