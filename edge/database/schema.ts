@@ -394,6 +394,8 @@ export const auditEvents = sqliteTable(
     index('audit_by_tenant').on(t.tenantId, t.createdAt, t.id),
     index('audit_by_project').on(t.projectId),
     index('audit_by_actor').on(t.actorId),
+    // SQLite uses it only for queries with this very condition, `isDrill`.
+    index('audit_drills').on(t.projectId, t.createdAt).where(sql`name = 'recovery.drilled'`),
   ],
 );
 

@@ -9,6 +9,7 @@ import { hasBranchSlots } from '../../../edge/branches/branch-limit.ts';
 import { knownBranchesOf, referencedBranch } from '../../../edge/branches/branch-reference.ts';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
 import { projectBranches, projects } from '../../../edge/database/schema.ts';
+import { drillsOf } from '../../../edge/monitoring/recovery-drills.ts';
 import { readSubject } from '../../../edge/monitoring/storage-quota.ts';
 
 const sqlite = new DatabaseSync(':memory:');
@@ -66,6 +67,11 @@ test.each(Object.entries(READS))('%s reads the index of live branches', async (_
 test('a branch that is named is found without the deleted ones', async () => {
   const [text = ''] = await statementsOf(async (db) => referencedBranch(db, 'p', 'pr-1', {}));
   expect(planOf(text).join('\n')).toMatch(/INDEX branches_live_name \(project_id=\? AND branch_name=\?\)/);
+});
+
+test('the drills of a project are found without its other events', async () => {
+  const [text = ''] = await statementsOf(async (db) => drillsOf(db, 'p'));
+  expect(planOf(text)).toEqual([expect.stringContaining('INDEX audit_drills (project_id=?)')]);
 });
 
 test('the deletion of a row does not look for its children in all rows', () => {

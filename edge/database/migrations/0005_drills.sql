@@ -1,0 +1,1 @@
+CREATE INDEX `audit_drills` ON `audit_events` (`project_id`,`created_at`) WHERE name = 'recovery.drilled';
