@@ -254,7 +254,7 @@ export const FAILURES = {
   CHANGE_STALE: {
     status: 409,
     message:
-      'The schema of main is no longer the one that the change was planned with. Rehearse the change again, which plans it anew.',
+      'The schema of main is no longer the one that the change was planned with. Rehearse the change, which plans it again.',
   },
   CHANGE_OVER_BUDGET: {
     status: 409,

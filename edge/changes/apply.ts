@@ -1,4 +1,4 @@
-import { and, eq, ne, type SQL, sql } from 'drizzle-orm';
+import { and, eq, inArray, ne, type SQL, sql } from 'drizzle-orm';
 import { backoff } from '../../shared/backoff.ts';
 import type { AppliedChange, StopReason } from '../../shared/protocol/change-operations.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
@@ -16,7 +16,7 @@ import {
 } from '../database/schema.ts';
 import { HostCallError } from '../hosts/host-client.ts';
 import { ChangeStoppedError, type SagaContext, saga } from '../jobs/saga.ts';
-import { changeState, statesWith } from './states.ts';
+import { AT_REST, changeState } from './states.ts';
 
 /**
  * Takes the safety snapshot and has the host run the steps in `main`. The host knows which ones are applied, so a repeated
@@ -141,20 +141,12 @@ const audited = (
   ];
 };
 
-const OPEN = statesWith(({ isOpen, isAtWork }) => isOpen && !isAtWork);
-
 /** The other changes of the project were planned with the schema before. */
 const outdateOthers = (db: Database, { id, projectId }: ChangeRow): Statement =>
   db
     .update(changes)
     .set({ stale: true })
-    .where(
-      and(
-        eq(changes.projectId, projectId),
-        ne(changes.id, id),
-        sql`${changes.state} in (select value from json_each(${JSON.stringify(OPEN)}))`,
-      ),
-    );
+    .where(and(eq(changes.projectId, projectId), ne(changes.id, id), inArray(changes.state, AT_REST)));
 
 export const applyChangeJob = saga<'change.apply', Applying>({
   steps: [[{ name: 'snapshot', run: takeSafety }], [{ name: 'apply', run: runSteps }]],

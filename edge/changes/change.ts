@@ -70,11 +70,11 @@ const Summary = z.strictObject({
   project_id: z.uuid(),
   state: z.enum(CHANGE_STATES).meta({
     description:
-      '`planned`: to be rehearsed. `stopped`: it was given up, and can be applied further. `failed`: PostgreSQL refused a statement. `applied_with_differences`: every statement ran, and the schema of `main` is another one than that of the rehearsed clone.',
+      '`planned`: to be rehearsed. `stopped`: its application has ended early, and can be continued. `failed`: PostgreSQL refused a statement. `applied_with_differences`: every statement ran, and the schema of `main` is another one than that of the rehearsed clone.',
   }),
   stale: z.boolean().meta({
     description:
-      'The schema of `main` was another one than that of the plan when it was last compared. Rehearse the change to plan it anew.',
+      'The schema of `main` was another one than that of the plan when it was last compared. Rehearse the change to plan it again.',
   }),
   source: z
     .strictObject({ branch_id: z.uuid(), branch_name: z.string() })
@@ -188,7 +188,7 @@ export function toSummary(
     digest: row.digest,
     statement_count: firstOf(plan, plan.steps.length) - 1,
     applied_count: firstOf(plan, row.done) - 1,
-    longest_lock_ms: rehearsal && !rehearsal.error ? Math.max(0, ...locked) : null,
+    longest_lock_ms: rehearsal && !rehearsal.error ? Math.ceil(Math.max(0, ...locked)) : null,
     approvals_required: approvalsRequired(project, row),
     approvals: row.approvals.map(({ user_id, email, digest, at }) => ({
       user_id,

@@ -15,15 +15,12 @@ import { auditEvents, type BranchRow, type JobOf, jobs, snapshots } from '../dat
 import { type KeyUse, type StoredResponse, writeUnderKey } from '../idempotency/idempotency-key.ts';
 import { isUnchanging, newJob } from '../jobs/job-store.ts';
 import { hasApprovals } from './approvals.ts';
-import { allows, changeState, statesWith } from './states.ts';
+import { AT_WORK, allows, changeState, OPEN } from './states.ts';
 
 /** Open changes of a project. */
 const CHANGES_OPEN_MAX = 50;
 /** Records of a project that are kept; the oldest finished one goes for a new one. */
 const CHANGES_KEPT = 200;
-
-const OPEN = statesWith(({ isOpen }) => isOpen);
-const AT_WORK = statesWith(({ isAtWork }) => isAtWork);
 
 const ofProject = (projectId: string, condition: SQL | undefined) =>
   and(eq(changes.projectId, projectId), condition);

@@ -17,7 +17,7 @@ import type { Requirement } from '../database/guarded-write.ts';
  * - `schedule`: it is to be applied later.
  * - `begin`: its statements run in `main`.
  * - `finish`: all of them ran, and `main` has the schema of the rehearsed clone. `differ`: or another one.
- * - `stop`: it was given up, and can continue. `fail`: PostgreSQL refused a statement.
+ * - `stop`: its application has ended early, and can continue. `fail`: PostgreSQL refused a statement.
  * - `undo`, `undone`, `keep`: `main` goes back to the safety snapshot; it did; or it stays as it is.
  * - `close`: a client has closed it.
  */
@@ -153,8 +153,13 @@ export const STATES: Record<ChangeState, Form> = {
   closed: after({ rehearsal: 'either', options: 'either', jobId: 'either' }),
 };
 
-export const statesWith = (test: (form: Form) => boolean): ChangeState[] =>
+const statesWith = (test: (form: Form) => boolean): ChangeState[] =>
   CHANGE_STATES.filter((state) => test(STATES[state]));
+
+/** Changes that count against the limit of a project; those with a job that changes `main`; and open ones without. */
+export const OPEN = statesWith(({ isOpen }) => isOpen);
+export const AT_WORK = statesWith(({ isAtWork }) => isAtWork);
+export const AT_REST = statesWith(({ isOpen, isAtWork }) => isOpen && !isAtWork);
 
 export const statesBefore = (event: ChangeEvent): ChangeState[] =>
   CHANGE_STATES.filter((state) => TRANSITIONS[event][state] !== null);

@@ -1,22 +1,20 @@
-import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { and, eq, inArray, type SQL, sql } from 'drizzle-orm';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { type ResetKind, resetSaga, type UndoneChange } from '../branches/reset-branch.ts';
 import { type ChangeRow, changes } from '../database/change-schema.ts';
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { auditEvents } from '../database/schema.ts';
 import type { SagaContext } from '../jobs/saga.ts';
-import { allows, changeState, statesWith } from './states.ts';
+import { AT_WORK, allows, changeState } from './states.ts';
 
 /** The undo of a change: a reset of `main` to the snapshot that was taken before its first statement. */
-
-const AT_WORK = statesWith(({ isAtWork }) => isAtWork);
 
 /** Requirements and first statements of a reset of `main` that undoes a change. */
 export const undoOf = (db: Database, { id, projectId }: ChangeRow, now: Date): UndoneChange => ({
   id,
   require: [
     [
-      sql`not ${isThere(changes, and(eq(changes.projectId, projectId), sql`${changes.state} in (select value from json_each(${JSON.stringify(AT_WORK)}))`))}`,
+      sql`not ${isThere(changes, and(eq(changes.projectId, projectId), inArray(changes.state, AT_WORK)))}`,
       'PROJECT_BUSY',
     ],
     allows(id, 'undo'),

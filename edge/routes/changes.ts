@@ -8,7 +8,7 @@ import { approve } from '../changes/approvals.ts';
 import { Change, ChangeSummary, digestOf, overBudget, toChange, toSummary } from '../changes/change.ts';
 import { type PlanSource, planChange } from '../changes/plan.ts';
 import { closeChange, createChange } from '../changes/reserve.ts';
-import { type ChangeEvent, statesBefore, statesWith } from '../changes/states.ts';
+import { AT_REST, type ChangeEvent, statesBefore } from '../changes/states.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { type ChangeRow, changes } from '../database/change-schema.ts';
 import type { ChangePlan } from '../database/column-types.ts';
@@ -142,9 +142,6 @@ function requireState({ state }: ChangeRow, event: ChangeEvent): void {
 const HAS_BEGUN =
   'Statements of the change are applied, so its plan stays. Apply it further, undo it, or close it.';
 
-/** States in which a schema of `main` that differs from that of the plan matters. */
-const COMPARED = statesWith(({ isOpen, isAtWork }) => isOpen && !isAtWork);
-
 /** Compares `main` with the plan now; without a reply of the host, the last comparison counts. */
 async function isStale(
   c: AppContext,
@@ -152,7 +149,7 @@ async function isStale(
   change: ChangeRow,
   main: BranchRow,
 ): Promise<boolean> {
-  if (!COMPARED.includes(change.state)) return change.stale;
+  if (!AT_REST.includes(change.state)) return change.stale;
   const about = { project_id: change.projectId, branch_id: main.id, database: main.databaseName };
   const read = await callHostForClient(c.env, hostId, 'change.schema', about);
   return read.ok ? read.value.schema !== (change.schemaDone ?? change.plan.schema) : change.stale;
@@ -309,7 +306,7 @@ router.openapi(
     path: `${ONE}/rehearse`,
     summary: 'Rehearse a change on a clone of main',
     description:
-      'Plans the change anew, as `main` and the branch are now, and runs the statements on a clone of `main`, which is dropped afterwards: of masked data for those who get masked data only. If the plan differs, the approvals count no more. The response is the change with its job (`job_id`).',
+      'Plans the change again, as `main` and the branch are now, and runs the statements on a clone of `main`, which is dropped afterwards: of masked data for those who get masked data only. If the plan differs, the approvals count no more. The response is the change with its job (`job_id`).',
     tags,
     request: { params: ChangeParams },
     responses: { 202: CHANGED },
