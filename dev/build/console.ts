@@ -72,6 +72,7 @@ const CONFIGURATION = join(ROOT, 'console/vite.config.ts');
 const SOURCES = ['console', 'client', 'shared', 'dev/build/console.ts', 'package-lock.json'];
 /** The last build, so that a start whose sources are the same need not wait for another one. */
 const CACHE = join(ROOT, 'node_modules/.cache/console');
+const COMPILED = join(ROOT, 'node_modules/.cache/compiled');
 
 function hashOfSources(): string {
   const hash = createHash('sha256').update(process.version);
@@ -93,7 +94,8 @@ export async function buildConsole(folder: string): Promise<void> {
   const hash = hashOfSources();
   const built = await makeOnce(join(CACHE, hash), async (outDir) => {
     const args = [VITE, 'build', '--config', CONFIGURATION, '--outDir', outDir, '--logLevel', 'warn'];
-    const env = { PATH: process.env.PATH, NODE_ENV: 'production' };
+    // Vite would keep compiled code in the folder for temporary files of the machine.
+    const env = { PATH: process.env.PATH, NODE_ENV: 'production', NODE_COMPILE_CACHE: COMPILED };
     await promisify(execFile)(process.execPath, args, { cwd: join(ROOT, 'console'), env });
   });
   // Those of other sources. A name with a full stop is one that another process is making.
