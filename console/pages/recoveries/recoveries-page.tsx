@@ -43,7 +43,7 @@ const PROBLEMS = {
   not_copied: 'The database could not be copied.',
 } as const;
 
-/** Whether recoveries were proven. */
+/** Proofs of recoveries. */
 function Drills({ projectId }: { projectId: string }) {
   const drills = useQuery(drillsQuery(projectId));
   return (
@@ -88,13 +88,16 @@ function Drills({ projectId }: { projectId: string }) {
   );
 }
 
-/** Jobs that change what a branch holds. */
+/** Jobs that are marks, in words before the name of the branch. */
 const CHANGES = {
   'branch.reset': 'Reset',
   'branch.import': 'Import',
   'follow.cutover': 'Cut over',
   'project.move': 'Move to another host',
   'branch.try': 'Statements tried',
+  'change.rehearse': 'Change rehearsed for',
+  'change.apply': 'Change applied to',
+  'change.undo': 'Change undone in',
 } as Record<string, string>;
 
 interface Mark {
@@ -103,7 +106,7 @@ interface Mark {
   what: string;
 }
 
-/** What has happened to the branches of a project, newest first. */
+/** Events of the branches of a project, newest first. */
 function marksOf(branches: Branch[], snapshots: Snapshot[], jobs: Job[], blocks: AuditEvent[]): Mark[] {
   const nameOf = (wanted: string | null) => branches.find(({ id }) => id === wanted)?.branch_name;
   const marks = [
