@@ -23,7 +23,7 @@ import {
   recordLogin,
   removeLeft,
 } from './record.ts';
-import { atRest, type ChangeHost, MESSAGE_MAX, placeOf } from './rehearse.ts';
+import { type ChangeHost, MESSAGE_MAX, placeOf, readingSignal } from './rehearse.ts';
 import { repeatSettings, runStep, StatementError } from './step.ts';
 
 /**
@@ -128,7 +128,7 @@ async function applyAlone(
 type Main = Pick<Applying, 'project_id' | 'branch_id' | 'database'>;
 
 const schemaOf = (host: ChangeHost, { project_id, branch_id, database }: Main) =>
-  digestSchema(host, project_id, { branch_id, database }, atRest());
+  digestSchema(host, project_id, { branch_id, database }, readingSignal());
 
 /**
  * The steps that are applied, when the sessions of the call before have ended.
@@ -301,7 +301,7 @@ async function dropInvalid(
 }
 
 /**
- * Ends a call that the gateway has given up, and what it has left.
+ * Ends a call that the gateway has abandoned, and what the call has left.
  * @throws HostError HOST_BUSY while a statement runs that does not end
  */
 export async function settleChange(

@@ -1,12 +1,7 @@
 import type { MainChange } from '../../shared/protocol/change-operations.ts';
-import {
-  inComparison,
-  inReading,
-  READING,
-  withComparisonLogin,
-} from '../difference/schema/comparison-login.ts';
+import { type ComparisonLogin, readAsLogin } from '../difference/schema/comparison-login.ts';
 import type { ProofHost } from '../difference/schema/prove-statements.ts';
-import type { Queryable, Session } from '../postgres/connect.ts';
+import type { Queryable } from '../postgres/connect.ts';
 
 /**
  * Changes of `main` since a branch was made of it, which a schema difference would undo. A clone has the rows of the catalogs
@@ -85,30 +80,27 @@ const THERE = `${OBJECTS}
     AND concat_ws(' ', catalog::oid, id, part) NOT IN (SELECT unnest($2::text[])))
   GROUP BY 1 LIMIT 2000`;
 
-/** @returns null if nobody knows what `main` was like then: the branch is no clone of the database that `main` has now */
+/**
+ * @param login may connect to both databases
+ * @returns null if nobody knows what `main` was like then: the branch is no clone of the database that `main` has now
+ */
 export async function changesOfMain(
   host: ProofHost,
-  projectId: string,
+  login: ComparisonLogin,
   main: string,
   branch: string,
 ): Promise<MainChange[] | null> {
   const cloned = await readCloned(host.postgres, branch, main);
   if (cloned === null) return null;
-  return withComparisonLogin(host, projectId, [main, branch], async (login) => {
-    const read = <T>(database: string, action: (session: Session) => Promise<T>) =>
-      inComparison(host, login, database, { within: READ_WITHIN_MS, options: READING }, (session) =>
-        inReading(session, () => action(session)),
-      );
-    const present = await read(main, async (session) => ({
-      younger: (await session.query<SeenObject>(YOUNGER, [cloned])).rows,
-      keys: (await session.query<{ keys: string | null }>(KEYS)).rows[0]?.keys?.split(',') ?? [],
-    }));
-    const wanted = present.younger.map(({ key }) => key);
-    const { rows } = await read(branch, (session) =>
-      session.query<SeenObject>(THERE, [wanted, present.keys, cloned]),
-    );
-    return differencesOf(present.younger, rows);
-  });
+  const present = await readAsLogin(host, login, main, READ_WITHIN_MS, async (session) => ({
+    younger: (await session.query<SeenObject>(YOUNGER, [cloned])).rows,
+    keys: (await session.query<{ keys: string | null }>(KEYS)).rows[0]?.keys?.split(',') ?? [],
+  }));
+  const wanted = present.younger.map(({ key }) => key);
+  const { rows } = await readAsLogin(host, login, branch, READ_WITHIN_MS, (session) =>
+    session.query<SeenObject>(THERE, [wanted, present.keys, cloned]),
+  );
+  return differencesOf(present.younger, rows);
 }
 
 async function readCloned(db: Queryable, branch: string, main: string): Promise<string | null> {

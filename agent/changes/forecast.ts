@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { isMainDatabase } from '../../shared/branch/database-name.ts';
 import type { Forecast } from '../../shared/protocol/change-operations.ts';
 import type { Queryable } from '../postgres/connect.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
@@ -36,7 +37,7 @@ const HELD = `
     JOIN pg_stat_activity AS session USING (pid)
     JOIN branch ON branch.database = datname
     WHERE locktype = 'relation' AND granted AND held.relation >= 16384 AND held.database = datid
-      AND datname !~ '_br_' AND usename ~ '^u_[0-9a-f]{32}_(owner|rw|ro)$'
+      AND ${isMainDatabase('datname')} AND usename ~ '^u_[0-9a-f]{32}_(owner|rw|ro)$'
     GROUP BY project_id, held.relation, held.pid, held.virtualtransaction
   ) AS of_main WHERE place <= ${TABLES_MAX}`;
 

@@ -1,4 +1,8 @@
-import { CHANGE_STEPS_MAX, type ChangeStep } from '../../shared/protocol/change-operations.ts';
+import {
+  CHANGE_SQL_MAX,
+  CHANGE_STEPS_MAX,
+  type ChangeStep,
+} from '../../shared/protocol/change-operations.ts';
 import { HostError } from '../process/host-error.ts';
 import { splitStatements, tokensOf } from '../rows/split-statements.ts';
 import { findingsOf } from './lint.ts';
@@ -95,10 +99,20 @@ export function stepsOf(sql: string): ChangeStep[] {
   }
   if (group) throw new HostError('INVALID_CALL', 'The last transaction has no COMMIT.', { path: 'sql' });
   if (steps.length === 0) throw new HostError('INVALID_CALL', 'There is no statement.', { path: 'sql' });
-  const count = steps.reduce((sum, { statements }) => sum + statements.length, 0);
-  if (count > CHANGE_STEPS_MAX)
+  return steps;
+}
+
+/** @throws HostError INVALID_CALL for more statements than a plan has, or a longer text */
+export function requireRoom(steps: readonly ChangeStep[]): void {
+  const statements = steps.flatMap((step) => step.statements);
+  if (statements.length > CHANGE_STEPS_MAX)
     throw new HostError('INVALID_CALL', `A change has at most ${CHANGE_STEPS_MAX} statements.`, {
       path: 'sql',
     });
-  return steps;
+  if (statements.reduce((sum, { sql }) => sum + sql.length, 0) > CHANGE_SQL_MAX)
+    throw new HostError(
+      'INVALID_CALL',
+      `A change has at most ${CHANGE_SQL_MAX} characters, with the rows of the table of a migration tool. Send the statements as sql, without from.`,
+      { path: 'sql' },
+    );
 }

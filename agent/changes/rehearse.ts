@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { SNAPSHOT_DATABASE } from '../../shared/branch/database-name.ts';
+import { SNAPSHOT_DATABASE, snapshotIdOf } from '../../shared/branch/database-name.ts';
 import { groupName } from '../../shared/branch/login.ts';
 import type { ChangeStep, RehearsedStep } from '../../shared/protocol/change-operations.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
@@ -8,8 +8,7 @@ import { changedObjects, digestSchema } from '../difference/schema/compare-schem
 import {
   type ComparisonLogin,
   inComparison,
-  inReading,
-  READING,
+  readAsLogin,
   withComparisonLogin,
 } from '../difference/schema/comparison-login.ts';
 import type { ProofHost } from '../difference/schema/prove-statements.ts';
@@ -53,7 +52,8 @@ const LIMITS = { lock_ms: 1_000, table_bytes: 100 * 2 ** 20 };
 /** Modes that block writers, from the strongest. */
 const STRONG_MODES = ['AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock', 'ShareLock'] as const;
 
-export const atRest = (signal = AbortSignal.timeout(READ_WITHIN_MS)) => signal;
+/** Ends the reading of a schema. */
+export const readingSignal = () => AbortSignal.timeout(READ_WITHIN_MS);
 
 /**
  * Runs the steps on a clone, and says what they did. An error of a statement is a result.
@@ -84,7 +84,7 @@ async function inClone(
   // The removal of leftovers takes this lock.
   await takeLock(platform, `clone:${id}`);
   const held = SNAPSHOT_DATABASE.test(source)
-    ? (`clone:${source.replace(/^bgsnap_(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5')}` as const)
+    ? (`clone:${snapshotIdOf(source)}` as const)
     : (`source:${source}` as const);
   try {
     await takeLock(platform, held);
@@ -132,11 +132,8 @@ async function rehearseIn(
 ): Promise<Omit<Rehearsed, 'paused_ms'>> {
   const until = performance.now() + WITHIN_MS;
   const clone = { branch_id, database };
-  const digest = () => digestSchema(host, project_id, clone, atRest());
-  const watch = () =>
-    inComparison(host, login, database, { within: READ_WITHIN_MS, options: READING }, (session) =>
-      inReading(session, () => watchIn(session)),
-    );
+  const digest = () => digestSchema(host, project_id, clone, readingSignal());
+  const watch = () => readAsLogin(host, login, database, READ_WITHIN_MS, watchIn);
   const schema_before = await digest();
   const before = await watch();
   const { rows } = await host.postgres.query<{ lsn: string }>('SELECT pg_current_wal_insert_lsn() AS lsn');
@@ -144,7 +141,7 @@ async function rehearseIn(
   const wal = await readWrittenWal(host, rows[0]?.lsn ?? '0/0', database);
   const after = await watch();
   const sides = { before: { branch_id, database: main }, after: clone };
-  const changes = await changedObjects(host, project_id, sides, atRest());
+  const changes = await changedObjects(host, project_id, sides, readingSignal());
   const report = reportFrom(before, after, run.longest, wal);
   return {
     error: run.error,

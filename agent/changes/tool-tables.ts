@@ -1,11 +1,7 @@
-import {
-  inComparison,
-  inReading,
-  READING,
-  withComparisonLogin,
-} from '../difference/schema/comparison-login.ts';
+import { type ComparisonLogin, readAsLogin } from '../difference/schema/comparison-login.ts';
 import type { ProofHost } from '../difference/schema/prove-statements.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
+import { HostError } from '../process/host-error.ts';
 
 /**
  * The table in which a migration tool keeps what it has run. The tool has written it in the branch, so its new rows there are
@@ -15,6 +11,8 @@ import { identifier, type Session } from '../postgres/connect.ts';
 const READ_WITHIN_MS = 7_000;
 /** Tables with more rows are left alone. */
 const ROWS_MAX = 10_000;
+/** Bytes of a table. A tenant can write values of any size into one with the name of a tool. */
+const BYTES_MAX = 4 * 2 ** 20;
 
 /** Names of the tables, with the columns that tell a general name from a table of the application. */
 const TOOLS: readonly { table: string; columns?: readonly string[] }[] = [
@@ -71,37 +69,42 @@ async function readTables(session: Session): Promise<ToolTable[]> {
     );
     if (!isOfTool) continue;
     const values = columns.map((column) => `quote_nullable(${identifier(column)}::text)`);
-    const { rows } = await session.query<{ row: string }>(
-      `SELECT json_build_array(${values.join(', ')})::text AS row
-       FROM ${identifier(schema)}.${identifier(name)} ORDER BY ctid LIMIT ${ROWS_MAX + 1}`,
+    const { rows: read } = await session.query<{ count: string; rows: string | null }>(
+      `SELECT count(*) AS count,
+         CASE WHEN coalesce(sum(octet_length(row)), 0) <= ${BYTES_MAX} THEN coalesce(json_agg(row::json), '[]')::text END AS rows
+       FROM (SELECT json_build_array(${values.join(', ')})::text AS row
+             FROM ${identifier(schema)}.${identifier(name)} ORDER BY ctid LIMIT ${ROWS_MAX + 1}) AS listed`,
     );
-    if (rows.length > ROWS_MAX) continue;
-    tables.push({ schema, name, columns, rows: rows.map(({ row }) => JSON.parse(row) as string[]) });
+    const { count = '0', rows = null } = read[0] ?? {};
+    if (Number(count) > ROWS_MAX) continue;
+    if (rows === null)
+      throw new HostError('INVALID_CALL', `the rows of ${schema}.${name} are too large for a plan`, {
+        path: 'from',
+      });
+    tables.push({ schema, name, columns, rows: JSON.parse(rows) as string[][] });
   }
   return tables;
 }
 
-/** @returns statements that give the tables of migration tools in `main` the new rows of the branch */
-export function toolStatements(
+/**
+ * @param login may connect to both databases
+ * @returns statements that give the tables of migration tools in `main` the new rows of the branch
+ * @throws HostError INVALID_CALL for rows that are too large
+ */
+export async function toolStatements(
   host: ProofHost,
-  projectId: string,
+  login: ComparisonLogin,
   main: string,
   branch: string,
 ): Promise<string[]> {
-  return withComparisonLogin(host, projectId, [main, branch], async (login) => {
-    const read = (database: string) =>
-      inComparison(host, login, database, { within: READ_WITHIN_MS, options: READING }, (session) =>
-        inReading(session, () => readTables(session)),
-      );
-    const there = await read(branch);
-    const here = there.length === 0 ? [] : await read(main);
-    return there.flatMap((table) =>
-      statementsFor(
-        table,
-        here.find(({ schema, name }) => schema === table.schema && name === table.name),
-      ),
-    );
-  });
+  const there = await readAsLogin(host, login, branch, READ_WITHIN_MS, readTables);
+  const here = there.length === 0 ? [] : await readAsLogin(host, login, main, READ_WITHIN_MS, readTables);
+  return there.flatMap((table) =>
+    statementsFor(
+      table,
+      here.find(({ schema, name }) => schema === table.schema && name === table.name),
+    ),
+  );
 }
 
 function statementsFor(table: ToolTable, ofMain: ToolTable | undefined): string[] {

@@ -1,28 +1,38 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { changesOfMain } from '../changes/base.ts';
-import { stepsOf } from '../changes/plan.ts';
-import { atRest, type ChangeHost } from '../changes/rehearse.ts';
+import { requireRoom, stepsOf } from '../changes/plan.ts';
+import { type ChangeHost, readingSignal } from '../changes/rehearse.ts';
 import { toolStatements } from '../changes/tool-tables.ts';
 import { digestSchema } from '../difference/schema/compare-schemas.ts';
+import { withComparisonLogin } from '../difference/schema/comparison-login.ts';
 
 /**
  * The steps of a text, with the rows that a migration tool has written in the branch, and the schema of the branch that they begin with.
- * @throws HostError INVALID_CALL for a text that is no change
+ * @throws HostError INVALID_CALL for a text that is no change, and for one that is too long with these rows
  */
 export async function planChange(
   host: ChangeHost,
   { sql, branch, ...main }: Params<'change.plan'>,
 ): Promise<MethodResult<'change.plan'>> {
   const { project_id, database } = main;
-  const ofTool = branch === null ? [] : await toolStatements(host, project_id, database, branch);
-  const steps = [...stepsOf(sql), ...(ofTool.length > 0 ? stepsOf(ofTool.join(';')) : [])];
-  const main_changes = branch === null ? null : await changesOfMain(host, project_id, database, branch);
-  return { steps, main_changes, ...(await readChangeSchema(host, main)) };
+  const given = stepsOf(sql);
+  requireRoom(given);
+  const { ofTool, main_changes } =
+    branch === null
+      ? { ofTool: [], main_changes: null }
+      : await withComparisonLogin(host, project_id, [database, branch], async (login) => ({
+          ofTool: await toolStatements(host, login, database, branch),
+          main_changes: await changesOfMain(host, login, database, branch),
+        }));
+  const steps = [...given, ...(ofTool.length > 0 ? stepsOf(ofTool.join(';')) : [])];
+  requireRoom(steps);
+  return { steps, main_changes, schema: await digestOfMain(host, main) };
 }
 
-export async function readChangeSchema(
+export const readChangeSchema = async (
   host: ChangeHost,
-  { project_id, branch_id, database }: Params<'change.schema'>,
-): Promise<MethodResult<'change.schema'>> {
-  return { schema: await digestSchema(host, project_id, { branch_id, database }, atRest()) };
-}
+  main: Params<'change.schema'>,
+): Promise<MethodResult<'change.schema'>> => ({ schema: await digestOfMain(host, main) });
+
+const digestOfMain = (host: ChangeHost, { project_id, branch_id, database }: Params<'change.schema'>) =>
+  digestSchema(host, project_id, { branch_id, database }, readingSignal());

@@ -338,18 +338,43 @@ export const openLoadSession = (
  * @throws HostError LOGIN_REFUSED
  */
 export const openComparisonSession = (
-  { settings }: Pick<RowsHost, 'settings'>,
-  { user, database, project_id }: { user: string; database: string; project_id: string },
+  host: Pick<RowsHost, 'settings'>,
+  owner: AsOwners,
   options: Record<string, string | number>,
+) =>
+  openAsOwners(host, owner, {
+    application_name: COMPARING,
+    kind: 'comparison',
+    options: { ...OPTIONS, ...options },
+  });
+
+interface AsOwners {
+  user: string;
+  database: string;
+  project_id: string;
+}
+
+const openAsOwners = (
+  { settings }: Pick<RowsHost, 'settings'>,
+  { user, database, project_id }: AsOwners,
+  {
+    application_name,
+    kind,
+    options,
+  }: {
+    application_name: string;
+    kind: 'comparison' | 'change';
+    options: Record<string, string | number>;
+  },
 ) =>
   openAs(user, {
     host: settings.POSTGRES_SOCKET_DIR,
     port: settings.POSTGRES_PORT,
     database,
-    application_name: COMPARING,
-    options: asOptions({ ...OPTIONS, ...options, role: groupName(project_id, 'owner') }),
+    application_name,
+    options: asOptions({ ...options, role: groupName(project_id, 'owner') }),
     types: AS_TEXT,
-    stream: () => boundedSocket('comparison'),
+    stream: () => boundedSocket(kind),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
 
@@ -361,26 +386,20 @@ export const openComparisonSession = (
  * @throws HostError LOGIN_REFUSED
  */
 export const openChangeSession = (
-  { settings }: Pick<RowsHost, 'settings'>,
-  { user, database, project_id }: { user: string; database: string; project_id: string },
+  host: Pick<RowsHost, 'settings'>,
+  owner: AsOwners,
   options: Record<string, string | number>,
 ) =>
-  openAs(user, {
-    host: settings.POSTGRES_SOCKET_DIR,
-    port: settings.POSTGRES_PORT,
-    database,
+  openAsOwners(host, owner, {
     application_name: CHANGING_SCHEMA,
-    options: asOptions({
+    kind: 'change',
+    options: {
       local_preload_libraries: '',
       idle_in_transaction_session_timeout: SCRIPT_SESSION_WITHIN_MS,
       client_connection_check_interval: 1_000,
       client_min_messages: 'error',
       ...options,
-      role: groupName(project_id, 'owner'),
-    }),
-    types: AS_TEXT,
-    stream: () => boundedSocket('change'),
-    connectionTimeoutMillis: CONNECT_WITHIN_MS,
+    },
   });
 
 /** @throws HostError LOGIN_REFUSED for what is wrong with the login, not with the server */

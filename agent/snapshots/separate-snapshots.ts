@@ -1,4 +1,4 @@
-import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
+import { isMainDatabase, snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { type CloneHost, copyUnusedDatabase } from '../cloning/create-clone.ts';
 import { identifier, literal, type Pool, type Session } from '../postgres/connect.ts';
 import { dropDatabase } from '../postgres/databases.ts';
@@ -21,7 +21,7 @@ const CHECK_EVERY_MS = 5_000;
 const SHARING = `
   SELECT snapshot_id, project_id FROM (
     SELECT DISTINCT ON (project_id) snapshot_id, project_id, independent, taken_at FROM snapshot
-    WHERE kind = 'taken' AND position('_br_' in source) = 0 ORDER BY project_id, taken_at DESC
+    WHERE kind = 'taken' AND ${isMainDatabase('source')} ORDER BY project_id, taken_at DESC
   ) AS newest WHERE NOT independent ORDER BY taken_at`;
 
 /**

@@ -22,6 +22,9 @@ export const branchDatabaseName = (appKey: string, env: string, branchName: stri
  */
 export const projectDatabaseName = (database: string) => database.split(BRANCH_INFIX, 1)[0] ?? database;
 
+/** Condition of PostgreSQL: `column` has the name of a `main` database. */
+export const isMainDatabase = (column: string) => `position('${BRANCH_INFIX}' IN ${column}) = 0`;
+
 /**
  * Length of the longest branch name whose database name fits, in a project with this app key and environment.
  */
@@ -48,3 +51,7 @@ export const MANAGED_DATABASE = /^db_[a-z0-9_-]{1,60}$/;
 export const snapshotDatabaseName = (snapshotId: string) => `bgsnap_${snapshotId.replaceAll('-', '')}`;
 
 export const SNAPSHOT_DATABASE = /^bgsnap_[0-9a-f]{32}$/;
+
+/** The id of the snapshot that has this database. */
+export const snapshotIdOf = (database: string) =>
+  database.replace(/^bgsnap_(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');

@@ -5,14 +5,7 @@ import { databasePrint } from '../../postgres/database-print.ts';
 import { type Right, readRights } from '../../privileges/object-rights.ts';
 import { HostError } from '../../process/host-error.ts';
 import type { Side, Sides } from '../sides.ts';
-import {
-  type ComparisonLogin,
-  dumpAsLogin,
-  inComparison,
-  inReading,
-  READING,
-  withComparisonLogin,
-} from './comparison-login.ts';
+import { type ComparisonLogin, dumpAsLogin, readAsLogin, withComparisonLogin } from './comparison-login.ts';
 import { DumpCache } from './dump-cache.ts';
 import { factsNeeded, identityOf, kindOf, planStatements, type SchemaPlan } from './plan-statements.ts';
 import {
@@ -54,13 +47,20 @@ export async function compareSchemas(
 ): Promise<SchemaDifference> {
   const limits = limitsOf(signal);
   const projectId = await projectOf(host, after);
-  return withComparisonLogin(host, projectId, [before.database, after.database], async (login) => {
-    const found = await inSchema(host, login, before, signal, (old) =>
-      inSchema(host, login, after, signal, (present) => planBetween(old, present)),
-    );
-    return prove(host, login, found, limits);
-  });
+  return withComparisonLogin(host, projectId, [before.database, after.database], async (login) =>
+    prove(host, login, await planOf(host, login, { before, after }, signal), limits),
+  );
 }
+
+const planOf = (
+  host: ProofHost,
+  login: ComparisonLogin,
+  { before, after }: Sides,
+  signal: AbortSignal,
+): Promise<Compared | null> =>
+  inSchema(host, login, before, signal, (old) =>
+    inSchema(host, login, after, signal, (present) => planBetween(old, present)),
+  );
 
 /**
  * SHA-256 of a schema, hexadecimal. Two databases have the same one if `compareSchemas` finds no difference.
@@ -87,9 +87,7 @@ export const changedObjects = (
   signal: AbortSignal,
 ): Promise<SchemaDifference['changes']> =>
   withComparisonLogin(host, projectId, [before.database, after.database], async (login) => {
-    const found = await inSchema(host, login, before, signal, (old) =>
-      inSchema(host, login, after, signal, (present) => planBetween(old, present)),
-    );
+    const found = await planOf(host, login, { before, after }, signal);
     return fitting(found?.plan.changes ?? [], ROOM.changes);
   });
 
@@ -177,22 +175,20 @@ function inSchema<T>(
   action: (schema: ReadSchema) => Promise<T>,
 ): Promise<T> {
   const owner = groupName(login.project_id, 'owner');
-  return inComparison(host, login, database, { within: WITHIN_MS, options: READING }, (session) =>
-    inReading(session, async () => {
-      const { rows } = await session.query<{ snapshot: string }>(
-        'SELECT pg_catalog.pg_export_snapshot() AS snapshot',
-      );
-      const snapshot = rows[0]?.snapshot ?? null;
-      const { entries } = await DUMPS.get(login.project_id, await databasePrint(session, 'schema'), () =>
-        dumpAsLogin(login, database, { within: READ_WITHIN_MS, signal, isWhole: true, snapshot }),
-      );
-      return action({
-        entries: schemaEntries(entries),
-        facts: (oids) => readFacts(session, oids),
-        rights: () => readRights(session, owner),
-      });
-    }),
-  );
+  return readAsLogin(host, login, database, WITHIN_MS, async (session) => {
+    const { rows } = await session.query<{ snapshot: string }>(
+      'SELECT pg_catalog.pg_export_snapshot() AS snapshot',
+    );
+    const snapshot = rows[0]?.snapshot ?? null;
+    const { entries } = await DUMPS.get(login.project_id, await databasePrint(session, 'schema'), () =>
+      dumpAsLogin(login, database, { within: READ_WITHIN_MS, signal, isWhole: true, snapshot }),
+    );
+    return action({
+      entries: schemaEntries(entries),
+      facts: (oids) => readFacts(session, oids),
+      rights: () => readRights(session, owner),
+    });
+  });
 }
 
 /** What differs, with everything that a proof needs: it runs when the sessions of both sides have ended. */

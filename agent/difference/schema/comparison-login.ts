@@ -143,11 +143,21 @@ export async function inComparison<T>(
 }
 
 /** Of a session that only reads, in one snapshot. */
-export const READING = {
+const READING = {
   default_transaction_isolation: 'repeatable read',
   default_transaction_read_only: 'on',
   statement_timeout: 7_000,
   transaction_timeout: 0,
 };
 
-export const inReading = <T>(session: Session, action: () => Promise<T>) => inTransaction(session, action);
+/** Reads a database in a session of the login, in one snapshot. */
+export const readAsLogin = <T>(
+  host: RowsHost,
+  login: ComparisonLogin,
+  database: string,
+  within: number,
+  action: (session: Session) => Promise<T>,
+): Promise<T> =>
+  inComparison(host, login, database, { within, options: READING }, (session) =>
+    inTransaction(session, () => action(session)),
+  );

@@ -228,6 +228,19 @@ test('a plan from a branch has what a migration tool has written there', async (
     branch: branch.database,
   });
   expect(again.steps).toHaveLength(1);
+  // Rows of any size would make a plan that nothing can store.
+  for (const [bytes, reason] of [
+    [300_000, /at most 262144 characters/],
+    [5_000_000, /rows of public\._prisma_migrations are too large/],
+  ] as const) {
+    const logs = `INSERT INTO _prisma_migrations VALUES ('${bytes}', repeat('x', ${bytes}), NULL)`;
+    await asClient(host(), 'direct', branch, 'owner', logs);
+    const wanted = { ...ofMain(stage.main), sql: 'SELECT 1', branch: branch.database };
+    await expect(runOperation(host(), 'change.plan', wanted)).rejects.toMatchObject({
+      code: 'INVALID_CALL',
+      message: expect.stringMatching(reason),
+    });
+  }
   await stage.project.drop(branch);
   await owner(
     'DROP TABLE migrated, _prisma_migrations, schema_migrations, migrations; DROP SCHEMA drizzle CASCADE',
@@ -376,7 +389,7 @@ describe('after a kill', () => {
     }
   });
 
-  test('a call that the gateway has given up ends, and says how far it is', async () => {
+  test('a call that the gateway has abandoned ends, and says how far it is', async () => {
     const planned = await plan(
       'CREATE TABLE first (id int); SELECT pg_sleep(60); CREATE TABLE second (id int)',
     );
