@@ -26,12 +26,14 @@ import { type WatchedTables, watchIn } from '../rehearsal/watched-tables.ts';
 import { openChangeSession } from '../rows/branch-session.ts';
 import { rehearsedDatabaseName } from '../snapshots/snapshot-databases.ts';
 import { readForecast } from './forecast.ts';
+import type { SchemaReadings } from './schema-readings.ts';
 import { NO_LIMITS, repeatSettings, runStep, StatementError } from './step.ts';
 
 /** A change is tried on a clone of `main`, in the sessions and steps in which it is applied later. */
 
 export interface ChangeHost extends ProofHost {
   changes: ProjectGate;
+  readings: SchemaReadings;
 }
 
 /** Rehearsals and applications: each holds a session of the agent. */

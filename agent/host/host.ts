@@ -1,5 +1,6 @@
 import { RuleSync } from '../access/sync-rules.ts';
 import { openChangeGate } from '../changes/rehearse.ts';
+import { SchemaReadings } from '../changes/schema-readings.ts';
 import { probeCloneMethod } from '../cloning/clone-method.ts';
 import { CloneTurns } from '../cloning/clone-turns.ts';
 import { CopyRoom } from '../cloning/copy-room.ts';
@@ -47,6 +48,7 @@ export interface Host {
   /** Statements that are tried on a copy. */
   trials: Trials;
   changes: ProjectGate;
+  readings: SchemaReadings;
   probes: ProjectGate;
   copies: Copies;
   past: Past;
@@ -102,6 +104,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     comparisons: new Comparisons(),
     trials: new Trials(sessions),
     changes: openChangeGate(),
+    readings: new SchemaReadings(),
     probes: openProbeGate(),
     copies: new Copies(),
     past: new Past({ settings, postgres, cloneMethod: await methodOfPast(settings, cloneMethod), log }),

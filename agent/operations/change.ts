@@ -8,9 +8,15 @@ import { withComparisonLogin } from '../difference/schema/comparison-login.ts';
 
 /**
  * The steps of a text, with the rows that a migration tool has written in the branch, and the schema of the branch that they begin with.
- * @throws HostError INVALID_CALL for a text that is no change, and for one that is too long with these rows
+ * @throws HostError INVALID_CALL for a text that is no change, and for one that is too long with these rows; PROJECT_BUSY, HOST_BUSY
  */
-export async function planChange(
+export const planChange = (
+  host: ChangeHost,
+  params: Params<'change.plan'>,
+): Promise<MethodResult<'change.plan'>> =>
+  host.readings.alone(params.project_id, () => planAlone(host, params));
+
+async function planAlone(
   host: ChangeHost,
   { sql, branch, ...main }: Params<'change.plan'>,
 ): Promise<MethodResult<'change.plan'>> {
@@ -29,10 +35,14 @@ export async function planChange(
   return { steps, main_changes, schema: await digestOfMain(host, main) };
 }
 
-export const readChangeSchema = async (
+/** @throws HostError PROJECT_BUSY, HOST_BUSY, and as `compareSchemas` */
+export async function readChangeSchema(
   host: ChangeHost,
   main: Params<'change.schema'>,
-): Promise<MethodResult<'change.schema'>> => ({ schema: await digestOfMain(host, main) });
+): Promise<MethodResult<'change.schema'>> {
+  const read = () => digestOfMain(host, main);
+  return { schema: await host.readings.shared(main.project_id, main.database, read) };
+}
 
 const digestOfMain = (host: ChangeHost, { project_id, branch_id, database }: Params<'change.schema'>) =>
   digestSchema(host, project_id, { branch_id, database }, readingSignal());
