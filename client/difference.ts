@@ -46,7 +46,7 @@ export const differenceOf = (
   });
 
 /**
- * What a reset of the branch to an earlier time would change.
+ * Previews a reset of the branch to an earlier time.
  * @param at ISO 8601
  * @throws ResponseError, JobError
  */

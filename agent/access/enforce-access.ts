@@ -170,7 +170,7 @@ async function ofProject(
   return logins.filter(({ branch_id }) => branches.has(branch_id));
 }
 
-/** Those of the databases that have a client at the pooler, which must end with its password. */
+/** Names the databases that have a client at the pooler, which must end with its password. */
 async function connectedOf({ settings }: AccessHost, databases: readonly string[]): Promise<string[]> {
   if (databases.length === 0) return [];
   const all = new Set((await withAdminConsoles(settings, showConnected)).flat());

@@ -1,5 +1,6 @@
 import { access, constants, readFile, realpath } from 'node:fs/promises';
 import { resolve } from 'node:path';
+import { isMainDatabase } from '../../shared/branch/database-name.ts';
 import { readDifferences } from '../access/networks.ts';
 import { readBlocks } from '../blocks/stored-blocks.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
@@ -156,7 +157,7 @@ async function adviceOnDisk({
   if (cloneMethod !== 'reflink') return [];
   const { rows } = await postgres.query<ClonedDatabase>(
     `SELECT datname AS name, pg_database.oid::text, pg_database_size(pg_database.oid)::float8 AS bytes
-     FROM branch JOIN pg_database ON datname = database WHERE position('_br_' in database) = 0 ORDER BY 1`,
+     FROM branch JOIN pg_database ON datname = database WHERE ${isMainDatabase('database')} ORDER BY 1`,
   );
   const { PGDATA_DIR, SNAPSHOT_COPY_ROOM } = settings;
   return [

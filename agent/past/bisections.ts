@@ -85,7 +85,7 @@ export class Bisections {
     return { step: { ...range, probe: one.probe, first_bad: null } };
   }
 
-  /** What a recovery of the probe begins with. */
+  /** The times with which a recovery of the probe begins. */
   probeOf(bisectionId: string, projectId: string): { at: Moment; good: Moment; advancedTo: Moment | null } {
     const { probe, good, advancedTo } = this.#open(bisectionId, projectId);
     if (probe === null) throw new HostError('SOURCE_MISSING', 'the bisection has no open probe');

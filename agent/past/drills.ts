@@ -3,6 +3,7 @@ import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promise
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
+import { isMainDatabase } from '../../shared/branch/database-name.ts';
 import { groupName } from '../../shared/branch/login.ts';
 import { Moment } from '../../shared/moment.ts';
 import { DRILL_EVERY_MS, DRILL_OVERDUE_MS, DrillReport } from '../../shared/protocol/recovery-drill.ts';
@@ -40,7 +41,7 @@ const DRILLS_KEPT = 10;
 
 const Recorded = z.strictObject({
   at: Moment,
-  /** Of the WAL. */
+  /** Position of the WAL. */
   position: z.string(),
   /** The base copy from which the time is recovered. */
   base: z.string(),
@@ -48,7 +49,7 @@ const Recorded = z.strictObject({
 });
 type Recorded = z.output<typeof Recorded>;
 
-/** What is known of the drills of a project, in a file of its own. */
+/** Records and results of the drills of a project, in a file of its own. */
 const Drilled = z.strictObject({
   /** When the first record was tried. */
   since: Moment,
@@ -67,7 +68,7 @@ interface Main {
   database: string;
 }
 
-/** As `doctor` and the metrics show it. */
+/** The state of all drills, for `doctor` and the metrics. */
 export interface DrillState {
   /** Projects whose last drill has failed. */
   failing: number;
@@ -94,7 +95,7 @@ async function writeDrilled(folders: PastFolders, projectId: string, drilled: Dr
 async function readMains({ postgres }: Pick<DrillHost, 'postgres'>): Promise<Main[]> {
   const { rows } = await postgres.query<Main>(
     `SELECT project_id, branch_id, database FROM branch JOIN pg_database ON datname = database
-     WHERE position('_br_' IN database) = 0 AND datallowconn AND datconnlimit <> 0 ORDER BY database`,
+     WHERE ${isMainDatabase('database')} AND datallowconn AND datconnlimit <> 0 ORDER BY database`,
   );
   return rows;
 }

@@ -10,7 +10,7 @@ export interface PastFolders {
   bases: string;
   /** Copies from which something is being recovered. Each can be removed at any time. */
   recoveries: string;
-  /** What is to be found again by drills, and their results: one file for each project. */
+  /** Records and results of drills: one file for each project. */
   drills: string;
 }
 

@@ -112,7 +112,7 @@ export class Past {
     };
   }
 
-  /** Whether a copy of the window was dropped for want of room within the last window. */
+  /** @returns whether a copy of the window was dropped for want of room within the last window */
   async isShortened(): Promise<boolean> {
     const { root } = pastFolders(this.#host.settings);
     const shortened = await stat(join(root, SHORTENED)).catch(() => null);
@@ -163,7 +163,7 @@ export class Past {
     const newest = copies.at(-1);
     const age = newest ? Date.now() - Date.parse(newest.ended_at) : Number.POSITIVE_INFINITY;
     if (age >= settings.BASE_COPY_HOURS * HOUR_MS) {
-      // What is there leads to no time any more, and would leave no room for the log of the new copy.
+      // The old files lead to no time any more, and would leave no room for the log of the new copy.
       if (newest === undefined && (await this.#lacksRoom(folders.wal))) await this.#forget();
       const began = performance.now();
       // Nobody waits for one that follows another.

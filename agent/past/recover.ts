@@ -45,10 +45,10 @@ export interface RecoveryHost extends CopyHost {
 
 type RecoverParams = Params<'past.recover'>;
 type Recovered = MethodResult<'past.recover'>;
-/** What is recovered, and to when: `position` of the WAL rather than the time, if there is one. */
+/** The subject of a recovery, and its end: `position` of the WAL rather than the time, if there is one. */
 type Target = Omit<RecoverParams, 'snapshot_id'> & { position?: string };
 
-/** As PostgreSQL writes times of commits: `2026-11-23 10:15:00.123456+00`. */
+/** A time of a commit in PostgreSQL's form: `2026-11-23 10:15:00.123456+00`. */
 const COMMITTED = /(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)\+00$/;
 const committedAt = (line: string): Moment | null => {
   const [, day, time] = COMMITTED.exec(line) ?? [];
@@ -140,7 +140,7 @@ export async function recoverDatabase(
 
 /** The recovered database, which only this process may enter. */
 interface Filled {
-  /** Its name at that time. */
+  /** Name of the database at that time. */
   database: string;
   warnings: SourceFinding[];
   reach: (step: RecoveryStep) => Promise<void>;

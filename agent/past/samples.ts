@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { identifier, type Session } from '../postgres/connect.ts';
 
-/** What of some tables is written down, to be found again in a recovery: counts, and digests of rows by key. */
+/** Samples of tables, to be found again in a recovery: counts, and digests of rows by key. */
 
 /** Tables of a record. */
 const TABLES = 3;
@@ -78,7 +78,7 @@ export async function readSample(session: Session, table: Table): Promise<Sample
   return { schema, name, key, count, first: first.digest, last: last.digest, rows: first.rows + last.rows };
 }
 
-/** What of two samples of a table is the same, which any state between them has too. @returns null: nothing */
+/** Keeps the parts that two samples of a table share, which any state between them has too. @returns null: none */
 export function steadyPart(before: Sample, after: Sample): Sample | null {
   const same = <K extends 'count' | 'first' | 'last'>(part: K) =>
     before[part] === after[part] ? before[part] : null;
@@ -86,7 +86,7 @@ export function steadyPart(before: Sample, after: Sample): Sample | null {
   return steady.first === null && steady.last === null ? null : steady;
 }
 
-/** Whether a recovered table has everything that its record has. */
+/** @returns whether a recovered table has everything that its record has */
 export const isAsRecorded = (recorded: Sample, found: Sample): boolean =>
   (['count', 'first', 'last'] as const).every(
     (part) => recorded[part] === null || recorded[part] === found[part],

@@ -32,7 +32,7 @@ interface Replay {
   at: string;
   /** Ends the replay at this position of the WAL instead. */
   position?: string | undefined;
-  /** Whether the server stops at the time, and can replay further. */
+  /** True: the server stops at the time, and can replay further. */
   stops?: boolean;
   /** Folder of the archive. */
   wal: string;

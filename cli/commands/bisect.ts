@@ -30,7 +30,7 @@ type Probe = Schemas['BisectionProbe'];
 /** Exit codes of `git bisect run`: 125 skips, and more than 127 ends the bisection. */
 const SKIPPED = 125;
 const ABORTS_FROM = 128;
-/** As `psql -At` prints false. */
+/** The output of `psql -At` for false. */
 const FALSE = 'f';
 
 const nowOr = (text: string) => (text === 'now' ? new Date().toISOString() : readPastTime(text));

@@ -23,7 +23,7 @@ interface DiffOptions {
   cancel?: true;
 }
 
-/** What differs, in rows and in schemas. @param statements prints only those that bring the other side to the schema */
+/** Prints the differences of rows and schemas. @param statements prints only those that bring the other side to the schema */
 export function printDifference(
   command: Command,
   difference: Omit<Difference, 'against'>,

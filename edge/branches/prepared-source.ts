@@ -109,8 +109,8 @@ export function withData(
 }
 
 /**
- * What the branch itself held at an earlier time, with the data that it may have. What was emptied would be emptied of what its
- * users have written since, so that is recovered in full.
+ * The branch itself at an earlier time, with the data that it may have. An emptied branch would lose the rows that its users have
+ * written since, so it is recovered in full.
  */
 export const ofEarlier = (branch: BranchRow, at: Moment, version: number | undefined, jobId: string) => {
   const { data, keepTables } = branch.data === 'none' ? FULL_CONTENT : branch;

@@ -32,7 +32,7 @@ export type StoredBlock = Omit<BranchBlock, 'branch_id'>;
 export const BRANCH_HOLDS = ['import', 'following'] as const;
 export type BranchHold = (typeof BRANCH_HOLDS)[number];
 
-/** What is compared with a branch: another one, a snapshot, or itself as it was `at` a time. */
+/** The other side of a comparison: another branch, a snapshot, or the branch itself `at` a time. */
 export interface Comparison {
   against: { branchId: string } | { snapshotId: string } | { at: Moment };
   rows: boolean;

@@ -237,7 +237,7 @@ async function confirmPerson(context: SignInContext, row: OAuthGrantRow): Promis
   return ok(null);
 }
 
-/** Whether the company of an address lets its person sign in without its provider. */
+/** @returns whether the company of an address lets its person sign in without its provider */
 async function confirmOtherWays(
   context: SignInContext,
   email: string,

@@ -81,7 +81,7 @@ const ChangedRows = z
   })
   .meta({ id: 'RowDifferencePage' });
 
-/** What a reset to an earlier time would change. */
+/** A preview of a reset to an earlier time. */
 const ResetPreview = Difference.omit({ against: true })
   .extend({ at: z.string().meta({ example: '2026-11-23T10:15:00.000000Z' }) })
   .meta({ id: 'ResetPreview' });

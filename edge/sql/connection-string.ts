@@ -5,7 +5,7 @@ export interface ConnectionString {
   /** `NOBODY` for a login that does not have the form of one. */
   branchId: string;
   role: BranchRole;
-  /** As the client wrote it. */
+  /** The text of the client. */
   login: string;
   database: string;
   password: string;

@@ -14,7 +14,7 @@ export const DRILL_PROBLEMS = [
   'not_copied',
 ] as const;
 
-/** What a recovery of `main` to a recorded time has shown. No value of a row is in it. */
+/** Result of a recovery of `main` to a recorded time. No value of a row is in it. */
 export const DrillReport = z.strictObject({
   project_id: Id,
   drill_id: Id,

@@ -14,7 +14,7 @@ const RECORDS_MAX = 2;
 const COLD_LEAST = 2;
 /** A session over WebSocket, compared with one over TCP. */
 const SOCKET_LEAST = 0.8;
-/** Of one direction between a function and the service. Milliseconds. */
+/** Delay of one direction between a function and the service. Milliseconds. */
 const FAR_MS = 10;
 const FAR_ROUNDS = 30;
 const FAR_STATEMENTS = 20;

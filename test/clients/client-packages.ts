@@ -3,7 +3,7 @@ import { cpSync } from 'node:fs';
 import { join } from 'node:path';
 import { oncePerRun } from '../support/run-folder.ts';
 
-/** What docs/clients.md says does not work through the pooler. */
+/** Cases that do not work through the pooler, as docs/clients.md says. */
 export const KNOWN: Record<string, string> = {
   'pg pooled named': 'prepared statement "named-t_pg_pooled" does not exist',
   'pg pooled listen': 'nothing within 5000 ms',

@@ -1,6 +1,6 @@
 import { type Edit, RESULTS, readVitest, type Suite } from './suite.ts';
 
-/** What the suite of drizzle imports. Its own list has the drivers of every database. */
+/** Packages that the suite of drizzle imports. Its own list has the drivers of every database. */
 const PACKAGES = {
   '@neondatabase/serverless': '1.1.0',
   'async-retry': '1.3.3',

@@ -29,7 +29,7 @@ const SUITES: Record<string, Suite> = {
     needs: ['@neondatabase/serverless', 'drizzle-orm', 'node-fetch', 'pg', 'subtls', 'vitest', 'ws'],
     edits: [
       ['tests/setup.ts', 'beforeAll(setup);', `${SETTINGS}beforeAll(setup);`],
-      // What comes over WebSocket is compared with a server of PostgreSQL that is no branch.
+      // Results over WebSocket are compared with a server of PostgreSQL that is no branch.
       [
         'tests/cli/ws.test.ts',
         'new PgPool({ connectionString: DB_DIRECT_URL })',

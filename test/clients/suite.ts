@@ -5,7 +5,7 @@ import { build } from 'esbuild';
 import { expect } from 'vitest';
 import { ROOT } from '../../dev/build/repository.ts';
 
-/** What is downloaded stays here for the next run. */
+/** Downloads stay here for the next run. */
 const CACHE = join(ROOT, '.dev/suites');
 /** The versions of their packages are the newest ones of this day, so that a run repeats the one before. */
 const PUBLISHED_BEFORE = '2026-09-01';

@@ -234,7 +234,7 @@ const SUITES: Record<string, Suite> = {
     needs: [],
     edits: [],
     compiled: [],
-    // As a script in a schema of the branch. A file passes if it prints what the project expects of it.
+    // Each file is a script in a schema of the branch. A file passes if it prints what the project expects of it.
     run: `sed -e 's/__OS__/linux/g' -e 's/__VERSION__/1.3/g' -e 's,MODULE_PATHNAME,$libdir/pgtap,g' sql/pgtap.sql.in >sql/pgtap.sql
       psql -Xq -v ON_ERROR_STOP=1 -f sql/pgtap.sql >"$BRANCHGATE_LOG" 2>&1 || cat "$BRANCHGATE_LOG" >&2
       for file in test/sql/*.sql; do name=$(basename "$file" .sql)

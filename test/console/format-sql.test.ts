@@ -43,7 +43,7 @@ returning *;
 
 delete from item`,
   ],
-  // Of two texts on two lines PostgreSQL makes one, and a comment ends with its line.
+  // PostgreSQL joins two texts on two lines, and a comment ends with its line.
   ["select 'a'\n  'b', -- last\n  2", "select\n  'a'\n  'b',\n  -- last\n  2"],
   ['create function f() returns int\nlanguage sql as $$\n select 1 $$', undefined],
   ['select $$two\n   lines$$, left(name, 2) from item', 'select $$two\n   lines$$, left(name, 2)\nfrom item'],
@@ -51,7 +51,7 @@ delete from item`,
   expect(formatSql(text)).toBe(formatted);
 });
 
-/** What PostgreSQL reads of a text, with the line ends that have a meaning. */
+/** The parts of a text that PostgreSQL reads, with the line ends that have a meaning. */
 const readOf = (text: string) => {
   const read: string[] = [];
   let gap = '';

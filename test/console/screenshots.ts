@@ -56,7 +56,7 @@ async function shootAll(
   }
 }
 
-/** As long as a name can be. */
+/** A name of the greatest length. */
 const LONG_TABLE = 'item_with_a_name_of_sixty_three_characters_which_is_the_maximum';
 
 /** The longest names and values that people have, in the project of the pages. */

@@ -71,7 +71,7 @@ async function type(script: string): Promise<void> {
   await run('sh', ['-euc', script], { cwd: cli.folder, env: { ...cli.environment, PATH } });
 }
 
-/** What a deployed function does, from an address that no port is open for. */
+/** The work of a deployed function, from an address that no port is open for. */
 async function invoke(deployed: string): Promise<object> {
   const response = await fetch(`${url}/sql`, {
     method: 'POST',

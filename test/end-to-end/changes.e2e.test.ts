@@ -159,7 +159,7 @@ test('a branch is planned, rehearsed, approved, applied and undone', async () =>
   ]);
 });
 
-test('a migration of main in between makes a change stale, and its next rehearsal plans it anew', async () => {
+test('a migration of main in between makes a change stale, and its next rehearsal plans it again', async () => {
   const change = await plan({ sql: 'alter table book add stock int' });
   await rehearsed(change.id);
   expect((await act(change.id, 'approve', undefined, admin)).body.approvals).toMatchObject([

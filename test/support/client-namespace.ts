@@ -11,7 +11,7 @@ export interface ClientNamespace {
   address: string;
   /** The address of this machine that they reach. */
   host: string;
-  /** Its loopback passes connections on: from each of these ports to the one of this machine. */
+  /** The loopback of the namespace passes connections on: from each of these ports to the one of this machine. */
   relay: (ports: Record<number, number>) => Promise<void>;
   /** Runs a program in it. */
   run: (words: string[], options: { cwd: string; env: NodeJS.ProcessEnv }) => Promise<Ended>;
@@ -64,7 +64,7 @@ export function makeClientNamespace(): ClientNamespace {
     },
     remove() {
       for (const relay of relays) relay.kill('SIGKILL');
-      // Its devices go with it.
+      // The namespace takes its devices along.
       ip('netns', 'delete', name);
     },
   };

@@ -1,7 +1,7 @@
 import { createServer, request, type Server } from 'node:http';
 
 /**
- * What is in front of a gateway: it states the address of the client, as Cloudflare does.
+ * The front of a gateway, which states the address of the client, as Cloudflare does.
  * @param gateway host and port
  */
 export const gatewayFront = (gateway: string): Server =>

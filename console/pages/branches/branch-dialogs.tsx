@@ -290,7 +290,7 @@ interface ResetProps {
   onClose: () => void;
 }
 
-/** What a reset to an earlier time would change, by table. */
+/** Changes that a reset to an earlier time would make, by table. */
 function ResetPreview({ rows }: { rows: Schemas['ResetPreview']['rows'] }) {
   const unknown = rows?.not_compared.length ?? 0;
   return (

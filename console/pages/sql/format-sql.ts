@@ -43,7 +43,7 @@ const LINE_END = '\0';
 
 interface Statement {
   pieces: Piece[];
-  /** As it was written, without the blanks around it. */
+  /** Text of the piece, without the blanks around it. */
   raw: string;
 }
 
@@ -67,7 +67,7 @@ function statementsOf(text: string): Statement[] {
   return statements.filter(({ pieces }) => pieces.length > 0);
 }
 
-/** What the gap before a piece has to be. A text that goes on in another line, and what follows a comment, need their line. */
+/** The gap before a piece. A text that continues in another line, and a piece after a comment, need their line. */
 function gapOf({ gap, kind, text }: Piece, before: Piece | undefined): string {
   if (!before) return '';
   if (before.text.startsWith('--')) return '\n';

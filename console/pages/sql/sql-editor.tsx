@@ -41,7 +41,7 @@ export function SqlEditor({ tables, initial, replacement, onChange, onRun }: Pro
   const latest = useRef({ onChange, onRun });
   latest.current = { onChange, onRun };
   const editor = useRef<EditorView>(null);
-  // Of the editor before, when another text is opened.
+  // When another text is opened, this is the state of the editor before.
   const replaced = useRef(replacement);
   const [language] = useState(() => new Compartment());
 

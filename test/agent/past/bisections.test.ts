@@ -62,7 +62,7 @@ test('fifty planted commits of a day of many transactions are each found, with f
       }
       probes += 1;
       const at = microsecondsOf(step.probe);
-      // What PostgreSQL says at the end of the replay.
+      // PostgreSQL says this at the end of the replay.
       const next = countUpTo(commits, at);
       const before = commits[next - 1];
       const after = commits[next];

@@ -173,7 +173,7 @@ describe.runIf(IS_NIGHTLY)('an agent that is killed', () => {
     tool.kill('SIGKILL');
     await ended;
     assert(isSeen, 'the step was not seen');
-    // As the agent does at its start; the gateway then repeats the call.
+    // The agent does this at its start; the gateway then repeats the call.
     await removeLeftRecoveries(servers.host.settings);
     await eventually(async () => assert.deepEqual((await leftOvers()).processes, []));
     assert.deepEqual((await leftOvers()).folders, []);
@@ -184,7 +184,7 @@ describe.runIf(IS_NIGHTLY)('an agent that is killed', () => {
   });
 });
 
-/** What a client writes while the archive takes nothing. */
+/** Writes of a client while the archive takes nothing. */
 const load = () =>
   write("select pg_logical_emit_message(true, 'load', repeat('x', 8000000))").catch(() => {});
 

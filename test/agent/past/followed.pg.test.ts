@@ -18,7 +18,7 @@ test.runIf(IS_NIGHTLY)('a followed source sees no connection from a recovery', a
     const [row] = await query<{ at: string }>(
       `select to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as at`,
     );
-    // The original is away, so whoever asks for the slot is the copy.
+    // The original is away, so a session that asks for the slot is that of the copy.
     await follower.stopWatch();
     const subscriptions = () =>
       query<{ name: string; database: string }>(

@@ -10,7 +10,7 @@ import { contentOfD1, tokenOf as signedToken, type TokenOptions } from '../../su
 /** By night the defaults of the specification, by day fewer, because each of them is sent several times. */
 export const READS = IS_NIGHTLY ? 1000 : 100;
 export const WRITES = IS_NIGHTLY ? 200 : 25;
-/** Of SQL over HTTP, for one branch. */
+/** Requests of SQL over HTTP, for one branch. */
 export const SQL_REQUESTS = 40;
 /** How many too many. */
 const MORE = IS_NIGHTLY ? 200 : 25;
@@ -83,7 +83,7 @@ export function describeRateLimits(running: () => Stack): void {
       return { status: response.status, headers: response.headers, body };
     });
     const refused = responses.filter(({ status }) => status === 429);
-    // Those that wait for a turn longer than two seconds are refused by the host.
+    // The host refuses requests that wait for a turn longer than two seconds.
     for (const { status, body } of responses)
       expect([200, 429]).toContain(body.code === '53300' ? 429 : status);
     expect(refused.length).toBeGreaterThanOrEqual(MORE);
