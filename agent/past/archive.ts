@@ -1,25 +1,25 @@
-import { constants } from 'node:fs';
-import { copyFile, link, mkdir, open, readdir, readFile, rm, stat, unlink } from 'node:fs/promises';
-import { basename, dirname, join } from 'node:path';
+import { execFile } from 'node:child_process';
+import { mkdir, readdir, readFile, rm, stat } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { promisify } from 'node:util';
+import { ARCHIVE_WAL, STORE_WAL } from '../servers/archive-command.ts';
 import type { PastFolders } from './folders.ts';
 
 /** The archive of the WAL: a folder that PostgreSQL fills by `archive-wal`, and from which recoveries replay. */
 
+const run = promisify(execFile);
+
 /** Files that PostgreSQL archives: segments, time lines, and notes about backups. */
 const ARCHIVED = /^[0-9A-F]{8}(?:[0-9A-F]{16}(?:\.partial|\.[0-9A-F]{8}\.backup)?|\.history)$/;
 
-const NO_ROOM = new Set(['ENOSPC', 'EDQUOT']);
+/** Texts of ENOSPC and EDQUOT. */
+const NO_ROOM = /No space left on device|Disk quota exceeded/;
 
-const codeOf = (error: unknown) => (error as NodeJS.ErrnoException).code ?? '';
-
-async function sync(path: string): Promise<void> {
-  const handle = await open(path, 'r');
-  try {
-    await handle.sync();
-  } finally {
-    await handle.close();
-  }
-}
+const isThere = (path: string): Promise<boolean> =>
+  stat(path).then(
+    () => true,
+    () => false,
+  );
 
 async function isSame(one: string, other: string): Promise<boolean> {
   const [a, b] = await Promise.all([readFile(one), readFile(other)]);
@@ -46,37 +46,33 @@ export async function archiveFile(
       await store(folders, path);
       return true;
     } catch (error) {
-      if (!NO_ROOM.has(codeOf(error))) throw error;
+      if (!NO_ROOM.test((error as { stderr?: string }).stderr ?? '')) throw error;
       if (!(await makeRoom())) return false;
     }
 }
 
-async function store({ wal }: PastFolders, path: string): Promise<void> {
-  const target = join(wal, basename(path));
-  // PostgreSQL archives one file at a time, so what a killed call left is replaced.
-  const temporary = join(wal, `.${basename(path)}`);
+async function store({ root, wal }: PastFolders, path: string): Promise<void> {
+  const name = basename(path);
+  const stored = join(wal, name);
+  if (await isThere(stored)) {
+    if (!(await isSame(path, stored))) throw new Error(`another ${name} is in the archive`);
+    return;
+  }
   try {
-    await copyFile(path, temporary, constants.COPYFILE_FICLONE);
-    await sync(temporary);
-    // A link fails where a rename would replace.
-    await link(temporary, target).catch(async (error) => {
-      if (codeOf(error) !== 'EEXIST' || !(await isSame(path, target))) throw error;
+    await run('/bin/sh', ['-ec', STORE_WAL, ARCHIVE_WAL, root, name, path], {
+      env: { ...process.env, LC_ALL: 'C' },
     });
   } finally {
-    await unlink(temporary).catch(() => {});
+    // PostgreSQL archives one file at a time, so this is what a failed call has left.
+    await rm(join(wal, `.${name}`), { force: true });
   }
-  await sync(dirname(target));
 }
 
 /** Names of the archived files. */
 export const readArchived = async ({ wal }: PastFolders): Promise<string[]> =>
   (await readdir(wal).catch(() => [] as string[])).filter((name) => ARCHIVED.test(name));
 
-export const isArchived = ({ wal }: PastFolders, name: string): Promise<boolean> =>
-  stat(join(wal, name)).then(
-    () => true,
-    () => false,
-  );
+export const isArchived = ({ wal }: PastFolders, name: string): Promise<boolean> => isThere(join(wal, name));
 
 /** Bytes of the archived files, of which each is looked at. */
 export async function archivedBytes(folders: PastFolders): Promise<number> {

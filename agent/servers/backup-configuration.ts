@@ -1,5 +1,5 @@
 import { PLATFORM_ROLE } from '../postgres/connect.ts';
-import { ARCHIVE_WAL } from './archive-command.ts';
+import { ARCHIVE_WAL, STORE_WAL } from './archive-command.ts';
 import type { ServerLayout } from './configuration.ts';
 
 /** pgBackRest's name for this host's cluster. */
@@ -34,14 +34,14 @@ export function pastConf(
   { pastDir }: Pick<ServerLayout, 'pastDir'>,
   { program = 'branchgate-agent', hasBackups = false } = {},
 ): string {
-  const commands = [
-    ...(hasBackups ? [`pgbackrest --stanza=${STANZA} archive-push %p`] : []),
-    `${program} ${ARCHIVE_WAL} ${quoted(pastDir.replaceAll('%', '%%'))} %p`,
-  ];
+  const folder = quoted(pastDir.replaceAll('%', '%%'));
+  // The program knows what to do with a full volume, and with a file that is there.
+  const store = `sh -ec ${quoted(STORE_WAL)} ${ARCHIVE_WAL} ${folder} %f %p 2>/dev/null || ${program} ${ARCHIVE_WAL} ${folder} %p`;
+  const command = hasBackups ? `pgbackrest --stanza=${STANZA} archive-push %p && { ${store}; }` : store;
   return `\
 # Recoveries to any second replay the WAL that is archived here. A change of archive_mode needs a restart.
 archive_mode = on
-archive_command = '${commands.join(' && ').replaceAll("'", "''")}'
+archive_command = '${command.replaceAll("'", "''")}'
 archive_timeout = 60s
 `;
 }

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,6 +8,8 @@ import { archiveFile } from '../../../agent/past/archive.ts';
 import { usableCopies } from '../../../agent/past/base-copies.ts';
 import { foldersIn } from '../../../agent/past/folders.ts';
 import { firstGap, segmentNumber } from '../../../agent/past/segments.ts';
+import { pastConf } from '../../../agent/servers/backup-configuration.ts';
+import { mountXfs } from '../../support/stack/xfs.ts';
 
 const SEGMENT_BYTES = 16 * 2 ** 20;
 const FIRST = '0000000100000000000000FE';
@@ -29,7 +32,7 @@ test('a file is stored once, a repeated call changes nothing, and another conten
   const folders = foldersIn(join(root, 'past'));
   assert(await archiveFile(folders, segment(FIRST, 'one'), never));
   assert(await archiveFile(folders, segment(FIRST, 'one'), never));
-  await assert.rejects(archiveFile(folders, segment(FIRST, 'two'), never), { code: 'EEXIST' });
+  await assert.rejects(archiveFile(folders, segment(FIRST, 'two'), never), /another .* is in the archive/);
   assert.deepEqual(readdirSync(folders.wal), [FIRST]);
   assert.equal(readFileSync(join(folders.wal, FIRST), 'utf8'), 'one');
 });
@@ -42,6 +45,40 @@ test('what a killed call left is replaced, and a name that is none of the WAL is
   assert.deepEqual(readdirSync(folders.wal), [FIRST]);
   for (const name of ['postgresql.conf', `${FIRST}.evil`, '../x'])
     await assert.rejects(archiveFile(folders, join(root, name), never));
+});
+
+/** Runs the command for a file as PostgreSQL does: in its data, by a shell. `program` stands for the agent's. */
+function archiveByCommand(folder: string, name: string, program = 'false'): void {
+  const [, text = ''] = /^archive_command = '(.*)'$/m.exec(pastConf({ pastDir: folder }, { program })) ?? [];
+  const command = text
+    .replaceAll("''", "'")
+    .replace(/%[%pf]/g, (part) => ({ '%p': `pg_wal/${name}`, '%f': name })[part] ?? '%');
+  execFileSync('/bin/sh', ['-c', command], { cwd: root, stdio: 'pipe' });
+}
+
+test('the command stores a file without the program, which gets what is there already', () => {
+  const folder = join(root, "it's 100%");
+  mkdirSync(join(folder, 'wal'), { recursive: true });
+  segment(FIRST, 'one');
+  archiveByCommand(folder, FIRST);
+  assert.deepEqual(readdirSync(join(folder, 'wal')), [FIRST]);
+  assert.throws(() => archiveByCommand(folder, FIRST));
+  archiveByCommand(folder, FIRST, 'echo >called');
+  assert.equal(readFileSync(join(root, 'called'), 'utf8'), `archive-wal ${folder} pg_wal/${FIRST}\n`);
+});
+
+test('no file of the WAL shares a block with the archive, where PostgreSQL would copy it to write it again', () => {
+  const disk = mountXfs(400 * 2 ** 20);
+  try {
+    root = join(disk.folder, 'data');
+    const path = segment(FIRST, 'x'.repeat(SEGMENT_BYTES));
+    mkdirSync(join(root, 'past/wal'), { recursive: true });
+    archiveByCommand(join(root, 'past'), FIRST);
+    execFileSync('sync', [path]);
+    assert.doesNotMatch(execFileSync('filefrag', ['-v', path], { encoding: 'utf8' }), /shared/);
+  } finally {
+    disk.remove();
+  }
 });
 
 test('segments are counted across the parts of their names, and a gap is found', () => {
