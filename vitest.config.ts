@@ -1,6 +1,8 @@
 import { defineConfig } from 'vitest/config';
+import { LONG_FILES } from './test/support/long-files.ts';
 import { LongFirst } from './test/support/long-first.ts';
 import { keepTemporaryFilesInMemory } from './test/support/memory-folder.ts';
+import { IS_NIGHTLY } from './test/support/nightly.ts';
 
 /** Attacks of one tenant on another: `npm run test:neighbours`. */
 const NEIGHBOURS = 'test/neighbours/**/*.test.ts';
@@ -9,6 +11,8 @@ const MOCKED = 'test/**/*.mocked.test.ts';
 /** The packages that benchmarks compare with contain tests. */
 const PACKAGES = '**/node_modules/**';
 const RUN_FOLDER = 'test/support/run-folder.ts';
+/** Files that a run names are found, whether they are long or not. */
+const NAMES_FILES = process.argv.slice(2).some((word) => word.startsWith('test/'));
 
 /**
  * Node ignores `NODE_COMPILE_CACHE` in a process that root has started and that runs as another user, as those do whose
@@ -31,6 +35,13 @@ const IN_ONE_POOL = {
   hookTimeout: HANGS_AFTER_MS,
 };
 
+const OTHERS = [PACKAGES, MOCKED, NEIGHBOURS];
+const WITH_SHARED_STACK = {
+  globalSetup: [RUN_FOLDER, 'test/support/stack/shared-stack.ts'],
+  setupFiles: 'test/support/stack/with-shared-stack.ts',
+  ...IN_ONE_POOL,
+};
+
 // The processes that run the files inherit it.
 keepTemporaryFilesInMemory();
 
@@ -43,12 +54,11 @@ export default defineConfig({
         test: {
           name: 'main',
           include: ['test/**/*.test.ts'],
-          exclude: [PACKAGES, MOCKED, NEIGHBOURS],
-          globalSetup: [RUN_FOLDER, 'test/support/stack/shared-stack.ts'],
-          setupFiles: 'test/support/stack/with-shared-stack.ts',
-          ...IN_ONE_POOL,
+          exclude: [...OTHERS, ...(IS_NIGHTLY || NAMES_FILES ? [] : LONG_FILES)],
+          ...WITH_SHARED_STACK,
         },
       },
+      { test: { name: 'long', include: LONG_FILES, exclude: OTHERS, ...WITH_SHARED_STACK } },
       { test: { name: 'mocked', include: [MOCKED], globalSetup: RUN_FOLDER, ...IN_ONE_POOL, isolate: true } },
       {
         test: {
