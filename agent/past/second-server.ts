@@ -1,8 +1,9 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { mkdtemp, readFile, readlink, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { promisify } from 'node:util';
 import { inSession, PLATFORM_ROLE, type Session } from '../postgres/connect.ts';
 import { SECOND_SERVER } from '../postgres/tenant-code.ts';
 import { HostError } from '../process/host-error.ts';
@@ -11,8 +12,10 @@ import type { AgentSettings } from '../process/settings.ts';
 
 /**
  * A second PostgreSQL over a copy of this host's data, for a recovery. Its socket is in a folder that only the agent's user
- * may enter, and it has no other way in or out: no port, no worker of replication, no preloaded library.
+ * may enter, and it has no other way in or out: no network, no port, no worker of replication, no preloaded library.
  */
+
+const run = promisify(execFile);
 
 /** The port is a part of the socket's name. */
 const PORT = 5432;
@@ -104,6 +107,18 @@ async function readProgram(dataDir: string): Promise<string> {
   return program;
 }
 
+/** Starts a program in a network without interfaces. The files keep their owner. */
+const IN_NO_NETWORK = ['/usr/bin/unshare', '--user', '--map-current-user', '--net', '--'];
+
+/** Some kernels and containers refuse namespaces to users. The server has no port and no worker there all the same. */
+let noNetwork: Promise<readonly string[]> | null = null;
+
+const inNoNetwork = (program: readonly string[]): Promise<readonly string[]> =>
+  run('/usr/bin/setpriv', [...program, ...IN_NO_NETWORK, '/bin/true']).then(
+    () => IN_NO_NETWORK,
+    () => [],
+  );
+
 interface Started {
   child: ChildProcess;
   ended: Promise<void>;
@@ -175,26 +190,22 @@ export class SecondServer {
       await writeFile(join(this.#data, name), text, { mode: 0o600 });
     this.#onLine = onLine;
     const { addressBytes, nice } = SECOND_SERVER;
-    const child = spawn(
-      '/usr/bin/setpriv',
-      // The loader finds the libraries next to a program only if both users of the process are the same.
-      [
-        '--ruid',
-        String(process.geteuid?.()),
-        '--pdeathsig',
-        'KILL',
-        '/usr/bin/prlimit',
-        `--as=${addressBytes}`,
-        '--core=0',
-        '/usr/bin/nice',
-        '-n',
-        String(nice),
-        program,
-        '-D',
-        this.#data,
-      ],
-      { cwd: this.#data, env: { PATH: '/usr/bin:/bin', LC_ALL: 'C' }, stdio: ['ignore', 'ignore', 'pipe'] },
-    );
+    // The loader finds the libraries next to a program only if both users of the process are the same.
+    const asUser = ['--ruid', String(process.geteuid?.())];
+    noNetwork ??= inNoNetwork(asUser);
+    const command = [
+      ...asUser,
+      ...(await noNetwork),
+      ...['/usr/bin/setpriv', '--pdeathsig', 'KILL'],
+      ...['/usr/bin/prlimit', `--as=${addressBytes}`, '--core=0'],
+      ...['/usr/bin/nice', '-n', String(nice)],
+      ...[program, '-D', this.#data],
+    ];
+    const child = spawn('/usr/bin/setpriv', command, {
+      cwd: this.#data,
+      env: { PATH: '/usr/bin:/bin', LC_ALL: 'C' },
+      stdio: ['ignore', 'ignore', 'pipe'],
+    });
     const ended = new Promise<void>((resolve) => {
       child.once('error', () => resolve());
       child.once('close', () => resolve());
