@@ -7,6 +7,7 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { VERSION } from '../../shared/version.ts';
 import { type ExaminedHost, examine } from '../maintenance/examine.ts';
 import type { Source } from '../measurement/disk-usage.ts';
+import { readDrillsSince } from '../past/drills.ts';
 import { readBranches, readResets } from '../postgres/branches.ts';
 import { inTransaction, type Pool } from '../postgres/connect.ts';
 import { closeToPublic } from '../postgres/databases.ts';
@@ -87,6 +88,7 @@ export async function describeHost(host: InventoryHost): Promise<HostDescription
     recoverable_from: (await host.past.copies())[0]?.ended_at ?? null,
     // One copy from before the window stays.
     past_hours: host.past.hours === 0 ? null : host.past.hours + host.settings.BASE_COPY_HOURS,
+    drills_since: (await readDrillsSince(host))?.toISOString() ?? null,
     certificate_names: certificateNames,
     warnings: findings.map(({ sentence }) => sentence),
   };

@@ -25,6 +25,8 @@ export const BaseCopy = z.object({
   projects: z.record(z.string(), z.uuid()),
   /** The pages that a transaction changes first after a checkpoint are in the WAL as a whole, those of visibility too. */
   logs_pages: z.boolean(),
+  /** OIDs of databases whose files share no blocks with those of the server, although they could. */
+  apart: z.array(z.string()).default([]),
 });
 export type BaseCopy = z.output<typeof BaseCopy> & { name: string };
 
@@ -110,20 +112,21 @@ export async function dropOldest(folders: PastFolders): Promise<boolean> {
 export async function keptBytes(folders: PastFolders, dataDir: string, isShared: boolean): Promise<number> {
   const copies = await readBaseCopies(folders);
   const only = new Map<string, number>();
-  let all = 0;
-  for (const { name } of copies) {
+  let own = 0;
+  for (const { name, apart } of copies) {
     const base = join(dataOf(folders, name), 'base');
     for (const database of await readdir(base).catch(() => [] as string[])) {
       const present = new Set(await readdir(join(dataDir, 'base', database)).catch(() => [] as string[]));
       for (const file of await readdir(join(base, database)).catch(() => [] as string[])) {
-        if (isShared && present.has(file)) continue;
+        const isApart = !isShared || apart.includes(database);
+        if (!isApart && present.has(file)) continue;
         const { size } = await stat(join(base, database, file)).catch(() => ({ size: 0 }));
-        all += size;
-        only.set(`${database}/${file}`, Math.max(size, only.get(`${database}/${file}`) ?? 0));
+        if (isApart) own += size;
+        else only.set(`${database}/${file}`, Math.max(size, only.get(`${database}/${file}`) ?? 0));
       }
     }
   }
-  if (!isShared) return all;
+  if (!isShared) return own;
   const gone = [...only.values()].reduce((sum, size) => sum + size, 0);
-  return gone + (copies.length > 0 ? await archivedBytes(folders) : 0);
+  return own + gone + (copies.length > 0 ? await archivedBytes(folders) : 0);
 }

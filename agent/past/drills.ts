@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
@@ -15,6 +15,7 @@ import { repeat } from '../process/loops.ts';
 import { loadDatabaseName, removeLoad } from '../transfer/load-database.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { readBaseCopies } from './base-copies.ts';
+import { CLOCK } from './clock.ts';
 import { type PastFolders, pastFolders } from './folders.ts';
 import { NotRecoverable, type RecoveryHost, recoverTo, ServerFailed, Unsuitable } from './recover.ts';
 import { chooseTables, isAsRecorded, readSample, Sample, steadyPart } from './samples.ts';
@@ -123,6 +124,15 @@ export async function readDrillState(
   return state;
 }
 
+/** Since when this host could run drills. */
+export async function readDrillsSince({
+  settings,
+  past,
+}: Pick<DrillHost, 'settings' | 'past'>): Promise<Date | null> {
+  const folder = past.hours === 0 ? null : await stat(pastFolders(settings).drills).catch(() => null);
+  return folder?.birthtime ?? null;
+}
+
 /**
  * Writes down what some tables have: what is the same in a snapshot before a position of the WAL and in one after it was so at
  * the position too. A database without tables is recovered all the same.
@@ -139,8 +149,7 @@ async function takeRecord(host: DrillHost, { branch_id, database }: Main, base: 
   });
   await sleep(SETTLED_AFTER_MS);
   const { rows } = await host.postgres.query<{ at: string; position: string }>(
-    `SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS at,
-       pg_current_wal_insert_lsn()::text AS position`,
+    `SELECT ${CLOCK} AS at, pg_current_wal_insert_lsn()::text AS position`,
   );
   const [place] = rows;
   if (!place) throw new Error('PostgreSQL did not answer');

@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { mkdir, readdir, rename, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { CloneMethod } from '../cloning/create-clone.ts';
@@ -9,6 +9,7 @@ import type { AgentSettings } from '../process/settings.ts';
 import { SNAPSHOT_NAME } from '../snapshots/snapshot-databases.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { type BaseCopy, dataOf, RECORD_FILE, removeUnfinished } from './base-copies.ts';
+import { CLOCK } from './clock.ts';
 import { pastFolders } from './folders.ts';
 
 const run = promisify(execFile);
@@ -38,13 +39,15 @@ export const EMPTY = [
   'pg_twophase',
 ];
 
+/** `--reflink` of `cp`. `apart`: the copy gets blocks of its own. */
+const SHARING = { reflink: 'always', copy: 'auto', apart: 'never' } as const;
+
 /**
  * Copies files or folders beside the work of others. On a volume with shared blocks, each file is copied by its extents.
  * @throws Error; files that have vanished meanwhile are none
  */
-export async function copyTree(from: string, to: string, method: CloneMethod): Promise<void> {
-  const reflink = method === 'reflink' ? 'always' : 'auto';
-  const command = ['-n', '10', '/bin/cp', '--archive', `--reflink=${reflink}`, '-T', '--', from, to];
+export async function copyTree(from: string, to: string, method: keyof typeof SHARING): Promise<void> {
+  const command = ['-n', '10', '/bin/cp', '--archive', `--reflink=${SHARING[method]}`, '-T', '--', from, to];
   await run('/usr/bin/nice', command, { env: { LC_ALL: 'C' }, maxBuffer: STDERR_BYTES }).catch((error) => {
     const lines = String(error.stderr ?? '')
       .split('\n')
@@ -63,9 +66,14 @@ interface BackupHost {
 /**
  * Makes a base copy. PostgreSQL works on meanwhile.
  * @param fast with an immediate checkpoint, instead of one that takes minutes and disturbs nobody
+ * @param apart OIDs of databases whose files get blocks of their own
  * @throws HostError HOST_FULL; Error if a file cannot be copied
  */
-export async function makeBaseCopy({ settings, cloneMethod }: BackupHost, fast: boolean): Promise<BaseCopy> {
+export async function makeBaseCopy(
+  { settings, cloneMethod }: BackupHost,
+  fast: boolean,
+  apart: readonly string[],
+): Promise<BaseCopy> {
   const folders = pastFolders(settings);
   await mkdir(folders.bases, { recursive: true, mode: 0o700 });
   await removeUnfinished(folders);
@@ -90,7 +98,7 @@ export async function makeBaseCopy({ settings, cloneMethod }: BackupHost, fast: 
     );
     const { rows } = await session.query<{ label: string; tablespaces: string; ended_at: string }>(
       `SELECT labelfile AS label, spcmapfile AS tablespaces,
-         to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS ended_at
+         ${CLOCK} AS ended_at
        FROM pg_backup_stop(wait_for_archive => false)`,
     );
     const [stopped] = rows;
@@ -98,7 +106,9 @@ export async function makeBaseCopy({ settings, cloneMethod }: BackupHost, fast: 
     if (!stopped || segment === undefined) throw new Error('PostgreSQL gave no label of the backup');
     if (stopped.tablespaces.trim() !== '') throw new Error('a cluster with tablespaces has no base copies');
     await writeFile(join(data, 'backup_label'), stopped.label, { mode: 0o600 });
-    const copy = { ended_at: stopped.ended_at, segment, ...facts };
+    const separated: string[] = [];
+    for (const oid of apart) if (await separate(join(data, 'base', oid))) separated.push(oid);
+    const copy = { ended_at: stopped.ended_at, segment, ...facts, apart: separated };
     const record = join(folders.bases, name, RECORD_FILE);
     await writeFile(`${record}.new`, JSON.stringify(copy), { mode: 0o600, flush: true });
     await rename(`${record}.new`, record);
@@ -108,7 +118,19 @@ export async function makeBaseCopy({ settings, cloneMethod }: BackupHost, fast: 
   }
 }
 
-async function readFacts(session: Session): Promise<Omit<BaseCopy, 'name' | 'ended_at' | 'segment'>> {
+/** @returns false if the copy has no such folder: its database is new */
+async function separate(folder: string): Promise<boolean> {
+  if (!(await stat(folder).catch(() => null))) return false;
+  const copy = `${folder}.apart`;
+  await copyTree(folder, copy, 'apart');
+  await rm(folder, { recursive: true });
+  await rename(copy, folder);
+  return true;
+}
+
+async function readFacts(
+  session: Session,
+): Promise<Omit<BaseCopy, 'name' | 'ended_at' | 'segment' | 'apart'>> {
   const { rows: databases } = await session.query<{ oid: string; project_id: string }>(
     `SELECT d.oid::text, project_id FROM pg_database AS d JOIN branch ON database = datname
      UNION SELECT d.oid::text, project_id FROM pg_database AS d JOIN snapshot ON datname = ${SNAPSHOT_NAME}`,

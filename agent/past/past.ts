@@ -1,5 +1,7 @@
-import { mkdir, stat } from 'node:fs/promises';
+import { mkdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { isMainDatabase } from '../../shared/branch/database-name.ts';
+import type { Moment } from '../../shared/moment.ts';
 import type { CloneMethod } from '../cloning/create-clone.ts';
 import type { Pool } from '../postgres/connect.ts';
 import type { Log } from '../process/log.ts';
@@ -59,6 +61,8 @@ export interface PastState {
 export class Past {
   readonly turns = new RecoveryTurns();
   readonly bisections: Bisections;
+  /** Each commit before `until` is in the archive, and one after it: up to this segment. Null: not known. */
+  archived: { until: Moment; segment: number } | null = null;
   readonly #host: PastHost;
   #measuredAt = Number.NEGATIVE_INFINITY;
 
@@ -120,23 +124,55 @@ export class Past {
   }
 
   /** @throws as `makeBaseCopy` */
-  copyBase({ fast }: { fast: boolean }): Promise<BaseCopy> {
-    return makeBaseCopy(this.#host, fast);
+  async copyBase({ fast }: { fast: boolean }): Promise<BaseCopy> {
+    return makeBaseCopy(this.#host, fast, await this.#readApart());
+  }
+
+  /**
+   * The databases that are cloned most, those of `main`s, as far as half of the share has room for their copies, the smallest
+   * first: each write to a block that a base copy shares makes a database more fragmented, and slower to clone.
+   */
+  async #readApart(): Promise<string[]> {
+    const { postgres, settings, cloneMethod } = this.#host;
+    if (cloneMethod !== 'reflink') return [];
+    const { rows } = await postgres.query<{ oid: string; bytes: string }>(
+      `SELECT oid::text, pg_database_size(oid)::text AS bytes FROM branch JOIN pg_database ON datname = database
+       WHERE ${isMainDatabase('database')} ORDER BY pg_database_size(oid)`,
+    );
+    // One from before the window stays, and a new one is made before the oldest goes.
+    const copies = Math.ceil(this.hours / settings.BASE_COPY_HOURS) + 2;
+    let left = (await this.#share()) / 2 / copies;
+    return rows
+      .filter(({ bytes }) => {
+        left -= Number(bytes);
+        return left >= 0;
+      })
+      .map(({ oid }) => oid);
+  }
+
+  /** Bytes that base copies and archive may take. */
+  async #share(): Promise<number> {
+    const { settings } = this.#host;
+    return ((await diskSize(pastFolders(settings).root)) * settings.PAST_DISK_PERCENT) / 100;
   }
 
   /** Keeps the window until `signal`. @param onChange the window begins at another time than before */
   async run(onChange: () => void, signal: AbortSignal): Promise<void> {
     const { log, settings } = this.#host;
-    if (this.hours === 0) return this.#forget();
+    if (this.hours === 0) {
+      await this.#forget();
+      await rm(pastFolders(settings).drills, { recursive: true, force: true });
+      return;
+    }
     let known: string | null = null;
-    const look = async () => {
-      await this.#keep();
+    const show = async () => {
       const [oldest] = await this.copies();
       const from = oldest?.ended_at ?? null;
       if (from !== known) log('past.window', { from, wanted_hours: this.hours });
       if (from !== known) onChange();
       known = from;
     };
+    const look = () => this.#keep().finally(show);
     await mkdir(pastFolders(settings).root, { recursive: true, mode: 0o700 }).catch(() => {});
     await runLoop(look, {
       every: LOOK_EVERY_MS,
@@ -159,35 +195,34 @@ export class Past {
     const { settings, cloneMethod, log } = this.#host;
     const folders = pastFolders(settings);
     await this.#requireArchive();
-    const copies = await this.copies();
-    const newest = copies.at(-1);
+    await this.#dropOld();
+    const shortenWhile = async (isTooMuch: () => Promise<boolean>, reason: string) => {
+      while ((await isTooMuch()) && (await dropOldest(folders))) log('past.shortened', { reason });
+    };
+    // Before a copy, which takes room too.
+    await shortenWhile(() => this.lacksRoom(), 'disk');
+    const newest = (await this.copies()).at(-1);
     const age = newest ? Date.now() - Date.parse(newest.ended_at) : Number.POSITIVE_INFINITY;
     if (age >= settings.BASE_COPY_HOURS * HOUR_MS) {
       // The old files lead to no time any more, and would leave no room for the log of the new copy.
-      if (newest === undefined && (await this.#lacksRoom(folders.wal))) await this.#forget();
+      if (newest === undefined && (await this.lacksRoom(folders.wal))) await this.#forget();
       const began = performance.now();
       // Nobody waits for one that follows another.
       await this.copyBase({ fast: newest === undefined });
       log('past.base_copied', { duration_ms: Math.round(performance.now() - began) });
       this.#measuredAt = Number.NEGATIVE_INFINITY;
     }
-    await this.#dropOld();
-    const shorten = async (reason: string) => {
-      if (!(await dropOldest(folders))) return false;
-      log('past.shortened', { reason });
-      return true;
-    };
-    while ((await this.#lacksRoom(folders.root)) && (await shorten('disk')));
     if (performance.now() - this.#measuredAt < MEASURE_EVERY_MS) return;
-    const share = ((await diskSize(folders.root)) * settings.PAST_DISK_PERCENT) / 100;
+    const share = await this.#share();
     const taken = async () =>
       (await archivedBytes(folders)) +
       (await keptBytes(folders, settings.PGDATA_DIR, cloneMethod === 'reflink'));
-    while ((await taken()) > share && (await shorten('share')));
+    await shortenWhile(async () => (await taken()) > share, 'share');
     this.#measuredAt = performance.now();
   }
 
-  async #lacksRoom(folder: string): Promise<boolean> {
+  /** @returns whether the disk has too little left for anything of the past */
+  async lacksRoom(folder = pastFolders(this.#host.settings).root): Promise<boolean> {
     const free = await freeBytes(folder).catch(() => Number.POSITIVE_INFINITY);
     return free < 2 * this.#host.settings.MIN_FREE_DISK_MB * MB;
   }

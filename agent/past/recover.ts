@@ -28,6 +28,7 @@ import { examineAt } from '../transfer/probe.ts';
 import { finding, type Source } from '../transfer/source-address.ts';
 import { isArchived } from './archive.ts';
 import { type BaseCopy, dataOf, removeFolder } from './base-copies.ts';
+import { CLOCK } from './clock.ts';
 import { type PastFolders, pastFolders } from './folders.ts';
 import { copyTree, EMPTY } from './make-base-copy.ts';
 import type { Past } from './past.ts';
@@ -170,9 +171,7 @@ export async function recoverTo<T>(
 async function windowNow({ past, postgres }: RecoveryHost): Promise<Recovered['window']> {
   const [oldest] = await past.copies();
   if (!oldest) return NO_WINDOW;
-  const { rows } = await postgres.query<{ now: string }>(
-    `SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS now`,
-  );
+  const { rows } = await postgres.query<{ now: Moment }>(`SELECT ${CLOCK} AS now`);
   return { from: oldest.ended_at, until: rows[0]?.now ?? null };
 }
 
@@ -219,6 +218,9 @@ class Recovery {
   async run<T>(finish: (filled: Filled) => Promise<T>): Promise<T> {
     const phases = new CopyPhases();
     const copy = await this.#chooseCopy();
+    // What the replay writes would take the room of the databases.
+    if (await this.#host.past.lacksRoom())
+      throw new HostError('HOST_FULL', 'the disk has no room for a recovery');
     const last = await this.#archive(copy);
     await this.#reached('archived');
     phases.end('archive');
@@ -261,10 +263,14 @@ class Recovery {
   }
 
   /**
-   * Commits once more and waits until that is archived: PostgreSQL ends a replay at the first commit after the time.
+   * Commits once more and waits until that is archived: PostgreSQL ends a replay at the first commit after the time. A segment
+   * ends with it, so a time before the last such commit takes no other one.
    * @returns the number of the last segment
    */
   async #archive({ segment_bytes }: BaseCopy): Promise<number> {
+    const { past } = this.#host;
+    if (past.archived !== null && this.#params.at < past.archived.until) return past.archived.segment;
+    const { rows: clock } = await this.#session.query<{ now: Moment }>(`SELECT ${CLOCK} AS now`);
     await this.#session.query('BEGIN; SELECT pg_current_xact_id(); COMMIT');
     const { rows } = await this.#session.query<{ segment: string }>(
       'SELECT pg_walfile_name(pg_switch_wal()) AS segment',
@@ -282,7 +288,8 @@ class Recovery {
     };
     if (!(await pollUntil(isDone, ARCHIVED)))
       throw new HostError('HOST_BUSY', `PostgreSQL has not archived ${segment} in time: see its log`);
-    return segmentNumber(segment, segment_bytes) ?? 0;
+    past.archived = { until: clock[0]?.now ?? '', segment: segmentNumber(segment, segment_bytes) ?? 0 };
+    return past.archived.segment;
   }
 
   /** Files of other projects are left out where the WAL has whole pages, as what is replayed does not read them then. */

@@ -99,6 +99,7 @@ test('a copy before a gap is of no use', () => {
     segment_bytes: SEGMENT_BYTES,
     projects: {},
     logs_pages: true,
+    apart: [],
   });
   const copies = [copy('old', '000000010000000000000001'), copy('new', '000000010000000000000003')];
   const archived = ['000000010000000000000001', '000000010000000000000003', '000000010000000000000004'];

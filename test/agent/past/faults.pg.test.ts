@@ -5,12 +5,17 @@ import { once } from 'node:events';
 import { appendFileSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, test } from 'vitest';
+import { afterAll, beforeAll, describe, test, vi } from 'vitest';
+import { examine } from '../../../agent/maintenance/examine.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { readBaseCopies } from '../../../agent/past/base-copies.ts';
+import { archivedBytes } from '../../../agent/past/archive.ts';
+import { keptBytes, readBaseCopies } from '../../../agent/past/base-copies.ts';
 import { pastFolders } from '../../../agent/past/folders.ts';
 import { removeLeftRecoveries } from '../../../agent/past/recover.ts';
+import type { AgentSettings } from '../../../agent/process/settings.ts';
+import { diskSize, freeBytes } from '../../../agent/volumes/volumes.ts';
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
+import { microsecondsOf, momentAt } from '../../../shared/moment.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, type Branch, Project, toolOptions } from '../../support/host/host-project.ts';
@@ -130,6 +135,92 @@ test('a base copy beside clones, a snapshot that is deleted later and a database
   assert.deepEqual(await itemsAt(at), before);
   assert.deepEqual(await itemsAt(await now()), await itemsNow());
   assert.deepEqual(await leftOvers(), NOTHING);
+});
+
+/** Keeps the window until `isKept`, as if it were `time`, in Unix milliseconds. */
+async function keepAt(time: number, isKept: () => Promise<unknown>): Promise<void> {
+  vi.useFakeTimers({ toFake: ['Date'], now: time });
+  const stop = new AbortController();
+  const running = servers.host.past.run(() => {}, stop.signal);
+  try {
+    await eventually(isKept);
+  } finally {
+    stop.abort();
+    await running;
+    vi.useRealTimers();
+  }
+}
+
+const baseNames = async () =>
+  (await readBaseCopies(pastFolders(servers.host.settings))).map(({ name }) => name);
+const foundByDoctor = async () =>
+  (await examine(servers.host)).findings.map(({ sentence }) => sentence).join('\n');
+
+test('what is older than the window goes, and the window that is shown is recovered at both ends', async () => {
+  const { past, settings } = servers.host;
+  const { wal } = pastFolders(settings);
+  const older = await baseNames();
+  await add(501, 510);
+  const first = await past.copyBase({ fast: true });
+  const itemsOfFirst = await itemsNow();
+  await add(511, 520);
+  const second = await past.copyBase({ fast: true });
+  await add(521, 530);
+  assert(older.length > 0 && readdirSync(wal).some((name) => name < first.segment));
+  // The window begins between the two copies, and the last one is a day old.
+  const day = settings.RECOVERY_WINDOW_HOURS ?? 0;
+  await keepAt(Date.parse(first.ended_at) + 1 + day * 3_600_000, async () => {
+    const names = await baseNames();
+    assert.deepEqual(names.slice(0, 2), [first.name, second.name]);
+    assert.equal(names.length, 3);
+    assert.equal((await past.state()).copies, 3);
+  });
+  const kept = readdirSync(wal).filter((name) => /^[0-9A-F]{24}$/.test(name));
+  assert.equal(kept.sort()[0], first.segment);
+  const { recoverable_from: from } = (await runOperation(servers.host, 'host.describe', {})) ?? {};
+  assert.equal(from, first.ended_at);
+  const before = paramsOf(momentAt(microsecondsOf(first.ended_at) - 1n));
+  const refused = await runOperation(servers.host, 'past.recover', before);
+  assert.deepEqual([refused.recovered, refused.window.from], [null, from]);
+  assert.deepEqual(await itemsAt(first.ended_at), itemsOfFirst);
+  assert.deepEqual(await itemsAt(refused.window.until ?? ''), await itemsNow());
+});
+
+test('a window with more than its share of the disk, or on a disk that is short, shrinks, and is shown as shrunk', async () => {
+  const { past } = servers.host;
+  const folders = pastFolders(servers.host.settings);
+  const settings: { -readonly [Name in keyof AgentSettings]: AgentSettings[Name] } = servers.host.settings;
+  const { PAST_DISK_PERCENT, MIN_FREE_DISK_MB } = settings;
+  // A copy is due, and the present ones are still in the window.
+  const due = Date.now() + 23 * 3_600_000;
+  const shrunk = /the oldest were dropped and the window of recoveries is shorter/;
+  try {
+    for (let n = (await baseNames()).length; n < 3; n += 1) await past.copyBase({ fast: true });
+    const [oldest = '', ...others] = await baseNames();
+    assert.doesNotMatch(await foundByDoctor(), shrunk);
+    const taken =
+      (await archivedBytes(folders)) +
+      (await keptBytes(folders, settings.PGDATA_DIR, past.method === 'reflink'));
+    settings.PAST_DISK_PERCENT = (100 * (taken - 1)) / (await diskSize(folders.root));
+    await keepAt(due, async () => {
+      const left = await baseNames();
+      assert(!left.includes(oldest) && !others.includes(left.at(-1) ?? ''));
+    });
+    assert((await past.state()).isShortened);
+    assert.match(await foundByDoctor(), shrunk);
+    // One stays, and no other one is made.
+    const last = (await baseNames()).slice(-1);
+    settings.MIN_FREE_DISK_MB = (await freeBytes(folders.root)) / 2 ** 20;
+    await keepAt(due, async () => assert.deepEqual(await baseNames(), last));
+    assert.equal((await past.state()).copies, 1);
+    await assert.rejects(runOperation(servers.host, 'past.recover', paramsOf(await now())), {
+      code: 'HOST_FULL',
+    });
+    assert.deepEqual(await leftOvers(), NOTHING);
+  } finally {
+    Object.assign(settings, { PAST_DISK_PERCENT, MIN_FREE_DISK_MB });
+  }
+  assert.deepEqual(await itemsAt(await now()), await itemsNow());
 });
 
 /** When a recovery is at a step, by what the host has then. */

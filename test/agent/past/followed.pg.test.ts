@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { test } from 'vitest';
-import { runOperation } from '../../../agent/operations/handlers.ts';
+import { type RecoveryStep, recoverDatabase } from '../../../agent/past/recover.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Follower } from '../../support/host/follower.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
@@ -52,11 +53,23 @@ test.runIf(IS_NIGHTLY)('a followed source sees no connection from a recovery', a
       room_bytes: 2 ** 30,
       jobs: 1,
     };
-    const result = await runOperation(host, 'past.recover', params);
+    const [{ secret = '' } = {}] = await query<{ secret: string }>(
+      'select subconninfo as secret from pg_subscription',
+    );
+    const holding: Partial<Record<RecoveryStep, boolean>> = {};
+    const result = await recoverDatabase(host, params, undefined, async (step, folder) => {
+      holding[step] =
+        spawnSync('grep', ['--recursive', '--quiet', '--fixed-strings', secret, folder]).status === 0;
+    });
     isOver.abort();
     await watching;
     assert(result.recovered, JSON.stringify(result));
     assert.deepEqual(seen, []);
+    // The address of the source and its password are in no file when code of the tenant can run.
+    assert.deepEqual(
+      [secret !== '', holding.copied, holding.opened, holding.filled],
+      [true, true, false, false],
+    );
   } finally {
     await follower.stop();
   }

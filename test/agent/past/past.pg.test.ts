@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import {
   closeSync,
   openSync,
   readdirSync,
   readFileSync,
+  readlinkSync,
   readSync,
   renameSync,
   statSync,
@@ -13,17 +14,22 @@ import {
   writeSync,
 } from 'node:fs';
 import { join } from 'node:path';
+import pg from 'pg';
 import { afterAll, beforeAll, describe, test } from 'vitest';
 import { examine } from '../../../agent/maintenance/examine.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { drill, keepRecords, readDrillState } from '../../../agent/past/drills.ts';
+import { drill, keepRecords, readDrillState, runDrills } from '../../../agent/past/drills.ts';
 import { pastFolders } from '../../../agent/past/folders.ts';
 import { RECOVERY_STEPS, type RecoveryStep, recoverDatabase } from '../../../agent/past/recover.ts';
+import { PLATFORM_ROLE } from '../../../agent/postgres/connect.ts';
+import { loadDatabaseName } from '../../../agent/transfer/load-database.ts';
+import { serverUser } from '../../../dev/stack/os-user.ts';
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import { momentOf } from '../../../shared/moment.ts';
+import type { DrillReport } from '../../../shared/protocol/recovery-drill.ts';
 import { Random } from '../../simulation/random.ts';
 import { eventually } from '../../support/eventually.ts';
-import { startHost, type TestHost } from '../../support/host/host.ts';
+import { asRoot, startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, type Branch, connect, identity, Project } from '../../support/host/host-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { mountXfs, type XfsMount, xfsHindrance } from '../../support/stack/xfs.ts';
@@ -207,12 +213,56 @@ describe('a branch of a second of the past', () => {
   });
 });
 
+/** Settings of the second server. */
+const REFUSED = {
+  archive_mode: 'off',
+  autovacuum: 'off',
+  autovacuum_freeze_max_age: '2000000000',
+  hot_standby: 'off',
+  listen_addresses: '',
+  max_logical_replication_workers: '0',
+  session_preload_libraries: '',
+  shared_preload_libraries: '',
+};
+const CAN_LEAVE_NETWORK =
+  spawnSync('/usr/bin/setpriv', [
+    ...['--reuid', String(serverUser().uid), '--clear-groups', '/usr/bin/unshare', '--user'],
+    ...['--map-current-user', '--net', '--', '/bin/true'],
+  ]).status === 0;
+
+/** What the second server of a recovery is, while it runs. */
+async function factsOf(folder: string) {
+  const data = join(folder, 'data');
+  const [pid = ''] = readFileSync(join(data, 'postmaster.pid'), 'utf8').split('\n');
+  const session = new pg.Client({
+    host: readlinkSync(join(folder, 'sockets')),
+    port: 5432,
+    user: PLATFORM_ROLE,
+    database: PLATFORM_ROLE,
+  });
+  await session.connect();
+  const { rows } = await session.query<{ name: string; setting: string }>(
+    'select name, setting from pg_settings where name = any ($1)',
+    [Object.keys(REFUSED)],
+  );
+  await session.end();
+  const devices = asRoot(() => readFileSync(`/proc/${pid}/net/dev`, 'utf8'));
+  return {
+    settings: Object.fromEntries(rows.map(({ name, setting }) => [name, setting])),
+    slots: readdirSync(join(data, 'pg_replslot')),
+    interfaces: [...devices.matchAll(/^ *([^ :]+):/gm)].map(([, name]) => name),
+  };
+}
+
 test('no byte of another tenant is in the copy when anything of the tenant can run there', async () => {
   const { wal, bases } = pastFolders(servers.host.settings);
   const seen: Partial<Record<RecoveryStep, string[][]>> = {};
+  const facts: Partial<Awaited<ReturnType<typeof factsOf>>> = {};
   const params = paramsOf(await now());
   const result = await recoverDatabase(servers.host, params, undefined, async (step, folder) => {
-    if (step !== 'archived') seen[step] = CANARIES.map((canary) => filesWith(folder, canary));
+    if (step === 'archived') return;
+    seen[step] = CANARIES.map((canary) => filesWith(folder, canary));
+    if (step === 'replayed') Object.assign(facts, await factsOf(folder));
   });
   assert(result.recovered, JSON.stringify(result));
   // The test can see them: in the base copy and in the archive.
@@ -221,7 +271,38 @@ test('no byte of another tenant is in the copy when anything of the tenant can r
   assert((seen.replayed?.[1] ?? []).length > 0);
   assert.deepEqual(seen.opened, [[], []]);
   assert.deepEqual(seen.filled, [[], []]);
+  assert.deepEqual(facts.settings, REFUSED);
+  assert.deepEqual(facts.slots, []);
+  if (CAN_LEAVE_NETWORK) assert.deepEqual(facts.interfaces, ['lo']);
   await drop(params);
+});
+
+test('a base copy shares no block with main where there is room, so that main does not get fragmented', async () => {
+  if (!disk) return;
+  const { PGDATA_DIR } = servers.host.settings;
+  const settings: { PAST_DISK_PERCENT: number } = servers.host.settings;
+  const isShared = (path: string) =>
+    execFileSync('filefrag', ['-v', path], { encoding: 'utf8' }).includes('shared');
+  const [own] = await servers.query<{ oid: string; file: string }>(
+    `select oid::text, pg_relation_filepath('branch') as file from pg_database where datname = '${main.database}'`,
+  );
+  const [{ file = '' } = {}] = await asClient<{ file: string }>(
+    servers.host,
+    'direct',
+    main,
+    'owner',
+    "select pg_relation_filepath('shop.item') as file",
+  );
+  const { apart, name } = await servers.host.past.copyBase({ fast: true });
+  assert(apart.includes(own?.oid ?? ''));
+  const copied = (path: string) => join(pastFolders(servers.host.settings).bases, name, 'data', path);
+  for (const path of [join(PGDATA_DIR, file), copied(file)]) assert(!isShared(path), path);
+  assert(isShared(copied(own?.file ?? '')));
+  const { PAST_DISK_PERCENT } = settings;
+  settings.PAST_DISK_PERCENT = 0;
+  const sharing = await servers.host.past.copyBase({ fast: true });
+  settings.PAST_DISK_PERCENT = PAST_DISK_PERCENT;
+  assert.deepEqual(sharing.apart, []);
 });
 
 test('a recovery that fails at any step leaves nothing, and the next one succeeds', async () => {
@@ -300,6 +381,28 @@ test('a drill passes, finds a lost byte of the archive and a lost base copy, and
   assert.deepEqual(await leftOvers(), NOTHING);
   assert.equal((await drillNow())?.problem, null);
   assert.deepEqual(await readDrillState(servers.host), { failing: 0, overdue: 0 });
+
+  // The loop drops what a killed drill has left, repeats the last report, and drills who has none.
+  const killed = randomUUID();
+  await servers.query(`create database ${loadDatabaseName(killed)}`);
+  writeFileSync(file, JSON.stringify({ ...JSON.parse(readFileSync(file, 'utf8')), running: killed }));
+  const reports: DrillReport[] = [];
+  const stop = new AbortController();
+  const running = runDrills(servers.host, (report) => reports.push(report), stop.signal);
+  await eventually(async () => assert.equal(reports.length, 2));
+  stop.abort();
+  await running;
+  assert.deepEqual(reports[0], JSON.parse(readFileSync(file, 'utf8')).reports.at(-1));
+  assert.deepEqual([reports[1]?.project_id, reports[1]?.problem], [neighbour.project_id, null]);
+  assert.deepEqual(await leftOvers(), NOTHING);
+  const old = {
+    ...JSON.parse(readFileSync(file, 'utf8')),
+    since: '2026-01-01T00:00:00.000000Z',
+    reports: [],
+  };
+  writeFileSync(file, JSON.stringify(old));
+  assert.deepEqual(await readDrillState(servers.host), { failing: 0, overdue: 1 });
+  assert.match(await foundByDoctor(), /No drill has proven the recoveries/);
 });
 
 test('a reset since then does not matter: the database that the branch had is recovered', async () => {
