@@ -2,10 +2,11 @@ import { freezeIntrinsics, WEB_NAMES } from '../shared/frozen-intrinsics.ts';
 import { refreshLists } from './access/named-networks.ts';
 import { app } from './app.ts';
 import { removeHistory } from './audit/retention.ts';
-import { coordinatorOf } from './coordinator/coordinator-rpc.ts';
+import { coordinatorOf, mailsOf } from './coordinator/coordinator-rpc.ts';
 import { openDatabase } from './database/database.ts';
 import type { Env } from './env.ts';
 import { logEvent } from './log.ts';
+import { mailAboutDrills } from './monitoring/recovery-drills.ts';
 import { deleteUnusedClients } from './oauth/clients.ts';
 import { readSettings } from './settings.ts';
 
@@ -44,6 +45,9 @@ async function fileOfConsole(request: Request, files: Fetcher | undefined): Prom
 async function runScheduled(env: Env): Promise<void> {
   await removeHistory(openDatabase(env.DB), readSettings(env), new Date()).catch((error: unknown) =>
     logEvent('history.not_removed', { reason: String(error) }),
+  );
+  await mailAboutDrills(env, mailsOf(env), new Date()).catch((error: unknown) =>
+    logEvent('drill.not_mailed', { reason: String(error) }),
   );
   await deleteUnusedClients(openDatabase(env.DB), new Date());
   const changed = await refreshLists(openDatabase(env.DB), readSettings(env), new Date());

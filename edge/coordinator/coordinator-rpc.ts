@@ -100,8 +100,11 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   changeSettings(change: SettingsChange): Promise<Result<BranchRow, Failure>>;
   /** Lets the lease of an active branch end later, or sooner, counted from now. */
   renewLease(renewal: LeaseRenewal): Promise<Result<BranchRow, Failure>>;
-  /** Sends mails, also if this object is lost meanwhile. */
-  sendMails(mails: Mail[]): Promise<void>;
+  /**
+   * Sends mails, also if this object is lost meanwhile.
+   * @param occasion what they are about: with the one of the last call that had one, nothing is sent
+   */
+  sendMails(mails: Mail[], occasion?: string): Promise<void>;
   /** Resumes open work: called when the project's host has linked, and by the reconciler. */
   wake(): Promise<void>;
 }
@@ -114,3 +117,9 @@ export interface Coordinators {
 /** The coordinator of the project. */
 export const coordinatorOf = (env: Coordinators, projectId: string) =>
   env.PROJECT_COORDINATOR.get(env.PROJECT_COORDINATOR.idFromName(projectId));
+
+/** Sends mails of a project, unless its last ones had the same occasion. */
+export const mailsOf =
+  (env: Coordinators) =>
+  (projectId: string, mails: Mail[], occasion: string): Promise<void> =>
+    coordinatorOf(env, projectId).sendMails(mails, occasion);

@@ -101,6 +101,9 @@ const DRAIN_WITHIN_MS = 600_000;
 const STOP_EVERY_MS = 1_000;
 const STOP_TRIES = 60;
 
+/** Storage key of what the last mails were about that are sent once. */
+const MAILED_OCCASION = 'mailed_occasion';
+
 const until = (deadline: number) => Math.max(0, deadline - Date.now());
 const isBusy = (outcome: Result<unknown, Failure>) => !outcome.ok && outcome.failure.code === 'HOST_BUSY';
 
@@ -565,7 +568,11 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     return stored;
   }
 
-  async sendMails(mails: Mail[]): Promise<void> {
+  async sendMails(mails: Mail[], occasion?: string): Promise<void> {
+    const { kv } = this.ctx.storage;
+    if (occasion !== undefined && kv.get(MAILED_OCCASION) === occasion) return;
+    // The mails and this are one write, because nothing is awaited between them.
+    if (occasion !== undefined) kv.put(MAILED_OCCASION, occasion);
     for (const mail of mails) this.#outbox.put(mail, Date.now());
   }
 

@@ -2,7 +2,7 @@ import { DurableObject } from 'cloudflare:workers';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
 import { HEARTBEAT } from '../../shared/protocol/frames.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
-import { type Coordinators, coordinatorOf } from '../coordinator/coordinator-rpc.ts';
+import { type Coordinators, coordinatorOf, mailsOf } from '../coordinator/coordinator-rpc.ts';
 import { type DatabaseBinding, isOneOf, openDatabase } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
 import { PrimaryLease } from '../failover/primary-lease.ts';
@@ -10,7 +10,7 @@ import { promoteLapsed, syncMember } from '../failover/promotion.ts';
 import { isRegistered } from '../hosts/host.ts';
 import type { CallOutcome, HostLinkRpc, HostLinks } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
-import { recordDrill } from '../monitoring/recovery-drills.ts';
+import { mailAboutDrills, recordDrill } from '../monitoring/recovery-drills.ts';
 import { objectName } from '../object-name.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import { isRemoval, RecordLineage } from './handshake.ts';
@@ -115,7 +115,11 @@ export class HostLink
         sizes: (sizes) => coordinatorOf(env, sizes.project_id).monitor.recordSizes(sizes, this.#hostId),
         blocks: (blocks) => coordinatorOf(env, blocks.project_id).recordBlocks(blocks, this.#hostId),
         follow: (report) => coordinatorOf(env, report.project_id).recordFollow(report, this.#hostId),
-        drill: (report) => recordDrill(openDatabase(env.DB), report),
+        drill: async (report) => {
+          await recordDrill(openDatabase(env.DB), report);
+          if (report.problem !== null)
+            await mailAboutDrills(env, mailsOf(env), new Date(), report.project_id);
+        },
         progress: (progress) => coordinatorOf(env, progress.project_id).recordProgress(progress),
         inventory_outdated: () => this.#reconcileSoon(),
       },

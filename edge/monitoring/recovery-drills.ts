@@ -1,10 +1,25 @@
-import { and, desc, eq, sql } from 'drizzle-orm';
+import { and, desc, eq, isNotNull, lt, or, sql } from 'drizzle-orm';
 import { z } from 'zod';
-import { DRILL_OVERDUE_MS, DRILL_PROBLEMS, type DrillReport } from '../../shared/protocol/recovery-drill.ts';
+import {
+  DRILL_OVERDUE_MS,
+  DRILL_PROBLEMS,
+  DrillProblem,
+  type DrillReport,
+} from '../../shared/protocol/recovery-drill.ts';
 import { auditEvent, inTenantOfProject, noActor } from '../audit/audit-event.ts';
-import { type Database, inOneBatch, insertIf, isThere } from '../database/database.ts';
-import { auditEvents } from '../database/schema.ts';
-import type { ProjectView } from '../tenancy/project-access.ts';
+import {
+  type Database,
+  type DatabaseBinding,
+  inOneBatch,
+  insertIf,
+  isThere,
+  openDatabase,
+} from '../database/database.ts';
+import { auditEvents, hosts, projects, users } from '../database/schema.ts';
+import { logEvent } from '../log.ts';
+import { inOneLine, type Mail, plainMail, sendsMail } from '../mail/mail.ts';
+import { readSettings } from '../settings.ts';
+import { drillsSince, type ProjectView } from '../tenancy/project-access.ts';
 
 /** Drills of recoveries, which a host runs by itself. The audit log keeps them: they are its evidence. */
 
@@ -20,7 +35,7 @@ const Metadata = z.object({
   duration_ms: z.int(),
   tables: z.int(),
   rows: z.int(),
-  problem: z.enum(DRILL_PROBLEMS).nullable(),
+  problem: DrillProblem.nullable(),
 });
 
 const RecoveryDrill = z
@@ -34,7 +49,7 @@ const RecoveryDrill = z
       .int()
       .meta({ description: 'Rows that were compared. The number of all rows of a table was, too.' }),
     passed: z.boolean(),
-    problem: z.enum(DRILL_PROBLEMS).nullable().meta({
+    problem: DrillProblem.nullable().meta({
       description:
         '`base_copy_missing`: the copy of the files from before the time is gone. `log_unreadable`: the log since then does not lead to the time. `content_differs`: the rows are others than at that time. `not_copied`: the database could not be copied. Null: the drill has passed.',
     }),
@@ -45,7 +60,7 @@ export const RecoveryDrills = z
   .strictObject({
     drills: z.array(RecoveryDrill).meta({ description: 'Newest first.' }),
     overdue: z.boolean().meta({
-      description: 'No drill has passed for two weeks, although the database host keeps a past.',
+      description: 'No drill has passed for two weeks, although the database host runs drills.',
     }),
   })
   .meta({ id: 'RecoveryDrills' });
@@ -72,7 +87,7 @@ export const drillsOf = (db: Database, projectId: string) =>
 
 /** @param rows of `drillsOf` */
 export function toDrills(
-  { recoverableFrom, createdAt }: Pick<ProjectView, 'recoverableFrom' | 'createdAt'>,
+  project: DrilledProject,
   rows: readonly { id: string; metadata: unknown }[],
   now: Date,
 ): z.output<typeof RecoveryDrills> {
@@ -80,6 +95,99 @@ export function toDrills(
     const drill = Metadata.parse(metadata);
     return { id, ...drill, passed: drill.problem === null };
   });
-  const proven = Date.parse(drills.find(({ passed }) => passed)?.drilled_at ?? createdAt.toISOString());
-  return { drills, overdue: recoverableFrom !== null && now.getTime() - proven > DRILL_OVERDUE_MS };
+  const passed = drills.find(({ passed }) => passed)?.drilled_at ?? null;
+  return { drills, overdue: isOverdue(project, passed, now) };
 }
+
+type DrilledProject = Pick<ProjectView, 'drillsSince' | 'createdAt'>;
+
+/** @param passed time of the last drill that has passed */
+function isOverdue({ drillsSince, createdAt }: DrilledProject, passed: string | null, now: Date): boolean {
+  if (drillsSince === null) return false;
+  const times = [createdAt.getTime(), Date.parse(drillsSince), Date.parse(passed ?? drillsSince)];
+  return now.getTime() - Math.max(...times) > DRILL_OVERDUE_MS;
+}
+
+/** Projects of one call: a Worker has a bound for its subrequests. */
+const MAILED_MAX = 500;
+
+/** A column of the newest drill of a project, of those that fulfil the condition. */
+const ofNewest = (column: string, condition = 'true') =>
+  sql<string | null>`(select ${sql.raw(column)} from audit_events where project_id = ${projects.id}
+    and name = ${sql.raw(`'${NAME}'`)} and ${sql.raw(condition)} order by created_at desc limit 1)`;
+const PROBLEM = "json_extract(metadata, '$.problem')";
+
+/**
+ * Mails to the creator of each project, and to `ALERT_EMAIL`, that its last drill has failed or that drills are overdue. Each
+ * failed drill and each overdue time is mailed once.
+ * @param send sends mails of a project; an occasion once
+ * @param projectId of one project; left out: of all
+ */
+export async function mailAboutDrills(
+  env: DatabaseBinding,
+  send: (projectId: string, mails: Mail[], occasion: string) => Promise<void>,
+  now: Date,
+  projectId?: string,
+): Promise<void> {
+  const settings = readSettings(env);
+  if (!sendsMail(settings)) return;
+  const overdueBefore = new Date(now.getTime() - DRILL_OVERDUE_MS);
+  const passedAt = ofNewest("json_extract(metadata, '$.drilled_at')", `${PROBLEM} is null`);
+  const problem = ofNewest(PROBLEM);
+  const isUnproven = and(
+    lt(projects.createdAt, overdueBefore),
+    ...[drillsSince.getSQL(), passedAt].map(
+      (time) => sql`coalesce(${time}, '') < ${overdueBefore.toISOString()}`,
+    ),
+  );
+  const found = await openDatabase(env.DB)
+    .select({
+      id: projects.id,
+      name: projects.name,
+      createdAt: projects.createdAt,
+      drillsSince,
+      email: users.email,
+      drillId: ofNewest('id').as('drill_id'),
+      problem: problem.as('problem'),
+      passedAt: passedAt.as('passed_at'),
+    })
+    .from(projects)
+    .innerJoin(hosts, eq(hosts.id, projects.hostId))
+    .leftJoin(users, and(eq(users.id, projects.createdBy), eq(users.tenantId, projects.tenantId)))
+    .where(
+      and(
+        eq(projects.status, 'active'),
+        projectId === undefined ? undefined : eq(projects.id, projectId),
+        sql`${drillsSince.getSQL()} is not null`,
+        or(isNotNull(problem), isUnproven),
+      ),
+    )
+    .limit(MAILED_MAX);
+  for (const project of found) {
+    const failed = project.problem === null ? null : DRILL_PROBLEMS[DrillProblem.parse(project.problem)];
+    const isLate = isOverdue(project, project.passedAt, now);
+    const addresses = new Set([project.email, settings.ALERT_EMAIL].filter((one) => typeof one === 'string'));
+    const mails = [...addresses].map((to) => drillMail(to, project, failed, isLate));
+    const occasion = `drill ${failed === null ? '' : project.drillId} ${isLate ? project.passedAt : ''}`;
+    await send(project.id, mails, occasion).catch((error: unknown) =>
+      logEvent('drill.not_mailed', { project_id: project.id, reason: String(error) }),
+    );
+  }
+}
+
+const drillMail = (
+  to: string,
+  { id, name }: { id: string; name: string },
+  failed: string | null,
+  isLate: boolean,
+): Mail =>
+  plainMail(to, `Recoveries of ${inOneLine(name)} are not proven`, [
+    ...(failed === null
+      ? []
+      : [
+          `The last drill recovered the main branch of project "${inOneLine(name)}" to an earlier time, and failed. ${failed}`,
+        ]),
+    ...(isLate ? [`No drill of project "${inOneLine(name)}" has passed for two weeks.`] : []),
+    'A recovery of yours can fail too. Take snapshots before risky changes until a drill has passed. The page Recoveries of the console lists the drills. On the database host, branchgate-agent doctor says what is wrong.',
+    `Project ${id}.`,
+  ]);

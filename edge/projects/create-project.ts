@@ -275,6 +275,7 @@ export const createProjectJob = saga<'project.create', ProjectCreation>({
         region,
         sync: 'off',
         recoverableFrom: null,
+        drillsSince: null,
         pastHours: null,
         branchCount: 1,
         leasedBranchCount: 0,

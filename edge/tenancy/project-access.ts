@@ -92,6 +92,11 @@ const recoverableFrom =
     'recoverable_from',
   );
 
+/** Since when drills could prove its recoveries, on this host; null: it runs none. */
+export const drillsSince = sql<
+  string | null
+>`max(json_extract(${hosts.description}, '$.drills_since'), ${arrivedAt})`.as('drills_since');
+
 const pastHours = sql<number | null>`json_extract(${hosts.description}, '$.past_hours')`.as('past_hours');
 
 /** Projects with everything that a response shows. */
@@ -103,6 +108,7 @@ export const projectViews = (db: Database) =>
       region: hosts.region,
       sync: hosts.sync,
       recoverableFrom,
+      drillsSince,
       pastHours,
       branchCount,
       leasedBranchCount,
@@ -206,6 +212,7 @@ export type ProjectView = ProjectRow & {
   region: string | null;
   sync: SyncState;
   recoverableFrom: Moment | null;
+  drillsSince: string | null;
   /** For which its host keeps what was deleted; null: it keeps no past. */
   pastHours: number | null;
   branchCount: number;

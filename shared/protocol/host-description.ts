@@ -26,6 +26,8 @@ export const HostDescription = z.strictObject({
   recoverable_from: Moment.nullable(),
   /** Hours for which it keeps what was deleted, in base copies and archived WAL; null: it keeps no past. */
   past_hours: z.int().nonnegative().nullable(),
+  /** Since when drills could prove its recoveries; null: it keeps no past. */
+  drills_since: Time,
   /** DNS names that the certificates of both servers have, wildcards among them. */
   certificate_names: z.array(z.string().max(255)).max(100).nullable(),
   /** A sentence for each fault of the set-up. */

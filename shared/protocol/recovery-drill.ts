@@ -2,17 +2,16 @@ import { z } from 'zod';
 import { Moment } from '../moment.ts';
 import { Id } from './operation.ts';
 
-/**
- * Why a drill has failed. `base_copy_missing`: the copy of the files from before the time is gone. `log_unreadable`: the WAL
- * since then does not lead to the time. `content_differs`: rows are not those of the record. `not_copied`: PostgreSQL or the copy
- * of the database failed.
- */
-export const DRILL_PROBLEMS = [
-  'base_copy_missing',
-  'log_unreadable',
-  'content_differs',
-  'not_copied',
-] as const;
+/** Why a drill has failed, in a sentence for its readers. */
+export const DRILL_PROBLEMS = {
+  base_copy_missing: 'The copy of the files from before the time is gone.',
+  log_unreadable: 'The log since then does not lead to the time.',
+  content_differs: 'Rows are others than at that time.',
+  not_copied: 'The database could not be copied.',
+} as const;
+
+export type DrillProblem = keyof typeof DRILL_PROBLEMS;
+export const DrillProblem = z.enum(Object.keys(DRILL_PROBLEMS) as [DrillProblem, ...DrillProblem[]]);
 
 /** Result of a recovery of `main` to a recorded time. No value of a row is in it. */
 export const DrillReport = z.strictObject({
@@ -26,7 +25,7 @@ export const DrillReport = z.strictObject({
   tables: z.int().nonnegative(),
   rows: z.int().nonnegative(),
   /** Null: it has passed. */
-  problem: z.enum(DRILL_PROBLEMS).nullable(),
+  problem: DrillProblem.nullable(),
 });
 export type DrillReport = z.output<typeof DrillReport>;
 

@@ -2,6 +2,7 @@ import { queryOptions, useQuery } from '@tanstack/react-query';
 import { createFileRoute, Link } from '@tanstack/react-router';
 import { dataOf } from '../../../client/response-error.ts';
 import { dateTime, duration } from '../../../shared/format.ts';
+import { DRILL_PROBLEMS } from '../../../shared/protocol/recovery-drill.ts';
 import { snapshotLabel } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
@@ -36,13 +37,6 @@ const drillsQuery = (projectId: string) =>
     },
   });
 
-const PROBLEMS = {
-  base_copy_missing: 'The copy of the files from before the time is gone.',
-  log_unreadable: 'The log since then does not lead to the time.',
-  content_differs: 'Rows are others than at that time.',
-  not_copied: 'The database could not be copied.',
-} as const;
-
 /** Proofs of recoveries. */
 function Drills({ projectId }: { projectId: string }) {
   const drills = useQuery(drillsQuery(projectId));
@@ -73,7 +67,7 @@ function Drills({ projectId }: { projectId: string }) {
                       <span className={`badge ${problem === null ? 'good' : 'bad'}`}>
                         {problem === null ? 'Passed' : 'Failed'}
                       </span>
-                      {problem !== null && <div className="small quiet">{PROBLEMS[problem]}</div>}
+                      {problem !== null && <div className="small quiet">{DRILL_PROBLEMS[problem]}</div>}
                     </td>
                     <td className="number">{rows}</td>
                     <td className="number">{duration(Math.ceil(duration_ms / 1000))}</td>

@@ -79,3 +79,12 @@ test('the outbox stores the newest hundred mails, and all of them are sent', asy
     Array.from({ length: 100 }, (_, n) => n + 3),
   );
 });
+
+test('mails about one occasion are sent once', async () => {
+  const coordinator = gateway.coordinator(crypto.randomUUID());
+  const subjects = () => gateway.mails.posted.map(({ body }) => body.subject).sort();
+  for (const occasion of ['first', 'first', 'second', 'second'])
+    await coordinator.sendMails([{ ...MAIL, subject: occasion }], occasion);
+  await coordinator.sendMails([{ ...MAIL, subject: 'none' }]);
+  await eventually(async () => expect(subjects()).toEqual(['first', 'none', 'second']));
+});

@@ -126,6 +126,8 @@ export async function startMonitorGateway(more: Record<string, string> = {}) {
           { project_id: projectId, sizes },
           ...(hostId ? [hostId] : []),
         ),
+      sendMails: (mails: Mail[], occasion?: string) =>
+        call('coordinator', projectId, 'sendMails', mails, ...(occasion === undefined ? [] : [occasion])),
       wake: () => call('coordinator', projectId, 'wake'),
       ring: () => call('coordinator', projectId, 'ring'),
       reset: () => call('coordinator', projectId, 'reset').catch(() => {}),
