@@ -186,6 +186,24 @@ export function describeSchemas(servers: () => TestHost): void {
     },
   );
 
+  test('a unique key of a partitioned table holds where the statements were applied', async () => {
+    const { host } = stage.servers;
+    const branch = await stage.project.create('db_cases_br_keys', null);
+    const full = await stage.project.create('db_cases_br_parts', null);
+    const owner = (sql: string) => asClient(host, 'direct', branch, 'owner', sql);
+    const events = readFileSync(join(ROOT, 'test/agent/transfer/schemas/partitioned-keys.sql'), 'utf8');
+    await asClient(host, 'direct', full, 'owner', events);
+    const { statements, ...rest } = await differenceFromTo(branch, full);
+    expect(rest).toMatchObject({ not_modelled: [], schema_proven: true });
+    expect(await apply(branch, statements)).toEqual([]);
+    const insert = "insert into event (id, at) overriding system value values (1, '2025-12-02')";
+    await owner(insert);
+    await expect(owner(insert)).rejects.toMatchObject({ code: '23505' });
+    const upsert = `${insert} on conflict (id, at) do update set note = 'again' returning note`;
+    expect(await owner(upsert)).toEqual([{ note: 'again' }]);
+    for (const made of [branch, full]) await stage.project.drop(made);
+  });
+
   test('nothing is left of a comparison, and what a killed one left is removed', async () => {
     const { host, query } = stage.servers;
     const left = () =>
