@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { backoff } from '../../shared/backoff.ts';
 import type { AppliedChange, StopReason } from '../../shared/protocol/change-operations.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import { digestSchema } from '../difference/schema/compare-schemas.ts';
+import { digestAsLogin } from '../difference/schema/compare-schemas.ts';
 import { type ComparisonLogin, withComparisonLogin } from '../difference/schema/comparison-login.ts';
 import { breakOff, type OwnSession, type Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
@@ -46,6 +46,9 @@ const RECORD_WITHIN_MS = 200;
 /** Beyond it, an index that an interrupted statement has left stays, and the change stops. */
 const CLEAN_WITHIN_MS = 60_000;
 
+/** Readings of the schema of `main` before one that takes too long ends the call. */
+const READ_TRIES = 3;
+
 /** SQLSTATEs that another attempt can get past: a lock that is not free, a deadlock, a serialization failure. */
 const WAITS: readonly (string | undefined)[] = [LOCK_NOT_AVAILABLE, '40P01', '40001'];
 const TIMED_OUT: readonly (string | undefined)[] = ['57014', '25P04'];
@@ -87,63 +90,94 @@ async function applyAlone(
   host: ChangeHost,
   platform: Session,
   params: Applying,
+  options: Options,
+): Promise<AppliedChange> {
+  const known = await readRecord(platform, params.change_id);
+  if (known) await removeLeft(platform, known);
+  return asChange(host, platform, params, (login) =>
+    applyFrom({ host, platform, login }, known, params, options),
+  );
+}
+
+/** Who applies a change, and with which sessions. */
+interface Applier {
+  host: ChangeHost;
+  platform: Session;
+  login: ComparisonLogin;
+}
+
+/** Runs `action` with a login for all sessions of the call in `main`. The next call removes what a kill leaves. */
+const asChange = <T>(
+  host: ChangeHost,
+  platform: Session,
+  params: Pick<Applying, 'change_id'> & Main,
+  action: (login: ComparisonLogin) => Promise<T>,
+): Promise<T> =>
+  withComparisonLogin(host, params.project_id, [params.database], action, LEASE_MINUTES, (name) =>
+    recordLogin(platform, params, name),
+  );
+
+async function applyFrom(
+  applier: Applier,
+  known: ChangeRecord | null,
+  params: Applying,
   { signal, onProgress }: Options,
 ): Promise<AppliedChange> {
-  const { change_id, job_id, steps } = params;
-  const known = await readRecord(platform, change_id);
-  if (known) await removeLeft(platform, known);
+  const { platform } = applier;
+  const { job_id, steps } = params;
   const isResumed = known?.job_id === job_id;
-  let done = known ? await settledSteps(host, platform, known, params, steps) : params.done;
+  let done = known ? await settledSteps(applier, known, params, steps) : params.done;
   if (!isResumed) {
     done = Math.max(done, params.done);
-    const schema = await schemaOf(host, params);
+    const schema = await schemaOf(applier, params);
     // An earlier job of the change can have applied more than its end has reported.
     if (schema !== params.schema && done === params.done)
       return { reason: 'stale', error: null, done, schema, steps: [] };
   }
   await beginRecord(platform, { ...params, done });
   const applied: AppliedChange['steps'] = [];
-  const stopped = await withComparisonLogin(
-    host,
-    params.project_id,
-    [params.database],
-    async (login) => {
-      for (; done < steps.length; done += 1) {
-        const began = performance.now();
-        const { attempts, stop } = await applyStep(host, platform, login, params, { at: done, signal });
-        const duration_ms = performance.now() - began;
-        applied.push({ step: done + 1, attempts, duration_ms });
-        if (stop) return stop;
-        onProgress?.((done + 1) / steps.length);
-      }
-      return null;
-    },
-    LEASE_MINUTES,
-    (name) => recordLogin(platform, change_id, name),
-  );
-  const schema = await schemaOf(host, params);
+  let stopped: Stop | null = null;
+  while (done < steps.length && !stopped) {
+    const began = performance.now();
+    const { attempts, stop } = await applyStep(applier, params, { at: done, signal });
+    applied.push({ step: done + 1, attempts, duration_ms: performance.now() - began });
+    stopped = stop;
+    if (stop) continue;
+    done += 1;
+    onProgress?.(done / steps.length);
+  }
+  const schema = await schemaOf(applier, params);
   return { reason: stopped?.reason ?? null, error: stopped?.error ?? null, done, schema, steps: applied };
 }
 
 type Main = Pick<Applying, 'project_id' | 'branch_id' | 'database'>;
 
-const schemaOf = (host: ChangeHost, { project_id, branch_id, database }: Main) =>
-  digestSchema(host, project_id, { branch_id, database }, readingSignal());
+/** @throws HostError TIME_LIMIT_REACHED */
+async function schemaOf({ host, login }: Applier, { branch_id, database }: Main): Promise<string> {
+  for (let tries = 1; ; tries += 1)
+    try {
+      return await digestAsLogin(host, login, { branch_id, database }, readingSignal());
+    } catch (error) {
+      // A busy host is no reason to stop a change that has begun.
+      const isLate = error instanceof HostError && error.code === 'TIME_LIMIT_REACHED';
+      if (!isLate || tries === READ_TRIES) throw error;
+    }
+}
 
 /**
  * The steps that are applied, when the sessions of the call before have ended.
  * @param steps null: those of the call are not known
  */
 async function settledSteps(
-  host: ChangeHost,
-  platform: Session,
+  applier: Applier,
   { change_id, done, xid, alone }: ChangeRecord,
   main: Main,
   steps: readonly Step[] | null,
 ): Promise<number> {
+  const { platform } = applier;
   let settled = done;
   if (xid !== null && (await isCommitted(platform, xid))) settled += 1;
-  else if (alone !== null && (await ranAlone(host, main, alone, steps?.[done]))) settled += 1;
+  else if (alone !== null && (await ranAlone(applier, main, alone, steps?.[done]))) settled += 1;
   await recordDone(platform, change_id, settled);
   return settled;
 }
@@ -153,15 +187,13 @@ async function settledSteps(
  * @param step whose `schema` is that after the step on the clone; undefined: not known, so any other schema will do
  */
 async function ranAlone(
-  host: ChangeHost,
+  applier: Applier,
   main: Main,
   alone: NonNullable<ChangeRecord['alone']>,
   step: Step | undefined,
 ): Promise<boolean> {
-  await withComparisonLogin(host, main.project_id, [main.database], (login) =>
-    dropInvalid(host, login, main.database, alone.invalid),
-  );
-  const schema = await schemaOf(host, main);
+  await dropInvalid(applier, main.database, alone.invalid);
+  const schema = await schemaOf(applier, main);
   return schema !== alone.schema && (step === undefined || schema === step.schema);
 }
 
@@ -173,9 +205,7 @@ interface Stop {
 }
 
 async function applyStep(
-  host: ChangeHost,
-  platform: Session,
-  login: ComparisonLogin,
+  applier: Applier,
   params: Applying,
   { at, signal }: { at: number; signal: AbortSignal },
 ): Promise<{ attempts: number; stop: Stop | null }> {
@@ -185,11 +215,11 @@ async function applyStep(
   for (let attempts = 1; ; attempts += 1) {
     const began = performance.now();
     try {
-      await attemptStep(host, platform, login, params, { step, before });
-      await recordDone(platform, params.change_id, at + 1);
+      await attemptStep(applier, params, { step, before });
+      await recordDone(applier.platform, params.change_id, at + 1);
       return { attempts, stop: null };
     } catch (error) {
-      if (await tookEffect(host, platform, params, at)) return { attempts, stop: null };
+      if (await tookEffect(applier, params, at)) return { attempts, stop: null };
       const stop = stopFor(error, { step, before, params, ms: performance.now() - began });
       if (!stop.passes || attempts >= params.attempts || signal.aborted) return { attempts, stop };
       await sleep(backoff(attempts - 1, { ...PAUSE, random: Math.random() }), undefined, { signal }).catch(
@@ -200,16 +230,12 @@ async function applyStep(
 }
 
 /** True if a step that ended with an error was applied: its session may have been lost after the commit. */
-async function tookEffect(
-  host: ChangeHost,
-  platform: Session,
-  params: Applying,
-  at: number,
-): Promise<boolean> {
+async function tookEffect(applier: Applier, params: Applying, at: number): Promise<boolean> {
+  const { platform } = applier;
   const known = await readRecord(platform, params.change_id);
   if (!known) return false;
   if (known.xid !== null || known.alone !== null) await endLeft(platform, known);
-  return (await settledSteps(host, platform, known, params, params.steps)) > at;
+  return (await settledSteps(applier, known, params, params.steps)) > at;
 }
 
 /** @throws what says nothing about the statement: the gateway repeats the call */
@@ -241,12 +267,11 @@ function stopFor(
 }
 
 async function attemptStep(
-  host: ChangeHost,
-  platform: Session,
-  login: ComparisonLogin,
+  applier: Applier,
   { change_id, database, project_id, lock_timeout_ms, budget_ms, ...main }: Applying,
   { step, before }: { step: Step; before: readonly Step[] },
 ): Promise<void> {
+  const { host, platform, login } = applier;
   const isBounded = step.is_bounded && budget_ms !== null;
   const limits = {
     // Only other changes of the schema queue behind a step that is not bounded and runs alone.
@@ -259,7 +284,7 @@ async function attemptStep(
   try {
     await repeatSettings(session, before);
     if (step.alone) {
-      const schema = await schemaOf(host, { ...main, database, project_id });
+      const schema = await schemaOf(applier, { ...main, database, project_id });
       await recordAlone(platform, change_id, { schema, invalid: await readInvalid(session) });
     }
     await runStep(session, step, limits, async () => {
@@ -280,8 +305,7 @@ const readInvalid = async (session: Session): Promise<string[]> =>
 
 /** Drops the invalid indexes that were not there before, as their owner. */
 async function dropInvalid(
-  host: ChangeHost,
-  { name: user, project_id }: ComparisonLogin,
+  { host, login: { name: user, project_id } }: Applier,
   database: string,
   known: readonly string[],
 ): Promise<void> {
@@ -315,7 +339,10 @@ export async function settleChange(
   return withLocks(host.sessions, [`change:${params.branch_id}`], async (platform) => {
     const known = await readRecord(platform, change_id);
     if (known) await removeLeft(platform, known);
-    const settled = known ? await settledSteps(host, platform, known, params, null) : done;
-    return { done: Math.max(done, settled), schema: await schemaOf(host, params) };
+    return asChange(host, platform, params, async (login) => {
+      const applier = { host, platform, login };
+      const settled = known ? await settledSteps(applier, known, params, null) : done;
+      return { done: Math.max(done, settled), schema: await schemaOf(applier, params) };
+    });
   });
 }

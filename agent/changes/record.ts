@@ -11,12 +11,13 @@ import { pollUntil } from '../process/loops.ts';
  */
 export interface ChangeRecord {
   change_id: string;
-  job_id: string;
+  /** Null: a call was killed before its job began. */
+  job_id: string | null;
   /** Steps that are applied. */
   done: number;
   /** Transaction id of the step that was about to commit; null: none was. */
   xid: string | null;
-  /** The login of the call, whose sessions a kill leaves. */
+  /** The login of the call, which a kill leaves with its sessions. */
   login: string | null;
   /** Before a step that runs alone; null: none runs. */
   alone: { schema: string; invalid: string[] } | null;
@@ -47,8 +48,17 @@ export async function beginRecord(
   );
 }
 
-export const recordLogin = (db: Queryable, changeId: string, login: string) =>
-  db.query('UPDATE applied_change SET login = $2 WHERE change_id = $1', [changeId, login]);
+/** Stores the login before it is made. */
+export const recordLogin = (
+  db: Queryable,
+  { change_id, branch_id }: { change_id: string; branch_id: string },
+  login: string,
+) =>
+  db.query(
+    `INSERT INTO applied_change (change_id, branch_id, done, login) VALUES ($1, $2, 0, $3)
+     ON CONFLICT (change_id) DO UPDATE SET login = excluded.login`,
+    [change_id, branch_id, login],
+  );
 
 /** @param xid of the transaction of the step that commits next */
 export const recordCommit = (db: Queryable, changeId: string, xid: string) =>

@@ -371,6 +371,9 @@ const LOCK_WAIT = `
   );
 `;
 
+/** The login of a call is recorded before its job begins. */
+const CHANGE_LOGIN = 'ALTER TABLE applied_change ALTER job_id DROP NOT NULL';
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -401,6 +404,7 @@ export const MIGRATIONS: readonly string[] = [
   BRANCH_SETTINGS,
   APPLIED_CHANGE,
   LOCK_WAIT,
+  CHANGE_LOGIN,
 ];
 
 /**

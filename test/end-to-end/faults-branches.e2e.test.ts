@@ -330,9 +330,6 @@ test.each(deletionCases('branch.drop', 'branch', 'postmaster'))(
   },
 );
 
-/** The login that reads a schema is dropped when its lease of two minutes has ended, also if its process was killed. */
-const LEASE_SECONDS = 180;
-
 describe('a change of main', () => {
   let project: ProjectBody;
   let url: string;
@@ -407,7 +404,7 @@ describe('a change of main', () => {
       expect(safety).not.toBeNull();
       await query(url, `drop table ${table}`);
       await api.delete(`${path}/snapshots/${safety}`);
-      await stage.atRest(LEASE_SECONDS);
+      await stage.atRest();
     },
   );
 });

@@ -72,9 +72,15 @@ export const digestSchema = (
   side: Side,
   signal: AbortSignal,
 ): Promise<string> =>
-  withComparisonLogin(host, projectId, [side.database], (login) =>
-    inSchema(host, login, side, signal, async ({ entries }) => digestOf(entries)),
-  );
+  withComparisonLogin(host, projectId, [side.database], (login) => digestAsLogin(host, login, side, signal));
+
+/** As `digestSchema`, with a login that may connect to the database. */
+export const digestAsLogin = (
+  host: ProofHost,
+  login: ComparisonLogin,
+  side: Side,
+  signal: AbortSignal,
+): Promise<string> => inSchema(host, login, side, signal, async ({ entries }) => digestOf(entries));
 
 /**
  * The objects that differ between two databases of a project, without statements.

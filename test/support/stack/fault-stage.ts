@@ -201,13 +201,15 @@ export class FaultStage {
 
   /**
    * Waits until records and host agree.
-   * @param within in seconds, for what ends with a lease
    * @throws Error that lists the remaining differences
    */
-  async atRest(within = AT_REST_WITHIN_S): Promise<void> {
+  async atRest(): Promise<void> {
     // The records are a file, and a look at the host takes several sessions.
     await this.#jobsEnded();
-    await eventually(async () => expect(violations(await takeSnapshot(this.#sources))).toEqual([]), within);
+    await eventually(
+      async () => expect(violations(await takeSnapshot(this.#sources))).toEqual([]),
+      AT_REST_WITHIN_S,
+    );
   }
 
   /** Lets go of frames and tables. */
