@@ -9,6 +9,7 @@ import {
   type Queryable,
   type Session,
 } from '../../postgres/connect.ts';
+import { sqlState } from '../../postgres/postgres-failure.ts';
 import { COMPARING } from '../../postgres/sessions.ts';
 import { HostError } from '../../process/host-error.ts';
 import type { AgentSettings } from '../../process/settings.ts';
@@ -29,6 +30,9 @@ export interface ComparisonLogin {
 const CONNECTIONS = 4;
 /** The removal of unused roles leaves it alone for this time. */
 const LEASE_MINUTES = 2;
+/** SQLSTATE of a row of a catalog that another session has changed first: other logins get rights on the same database. */
+const CHANGED_MEANWHILE = 'XX000';
+const REMOVE_TRIES = 10;
 /** SQLSTATE `program_limit_exceeded`. */
 const PROGRAM_LIMIT = '54000';
 
@@ -76,8 +80,14 @@ export async function withComparisonLogin<T>(
 export async function removeLogin(db: Queryable, name: string): Promise<void> {
   const login = identifier(name);
   await db.query('SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE usename = $1', [name]);
-  // Also of a database that has another name by now.
-  await db.query(`DROP OWNED BY ${login}; DROP ROLE ${login}`).catch(() => {});
+  for (let tries = 1; tries <= REMOVE_TRIES; tries += 1)
+    try {
+      // Also of a database that has another name by now.
+      await db.query(`DROP OWNED BY ${login}; DROP ROLE ${login}`);
+      return;
+    } catch (error) {
+      if (sqlState(error) !== CHANGED_MEANWHILE) return;
+    }
 }
 
 /** Bound of the objects on each side, which are compared in a second, and of the characters of their definitions. */

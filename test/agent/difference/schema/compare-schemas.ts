@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { compareWithStored, storeSchemaOf } from '../../../../agent/difference/schema/compare-schemas.ts';
+import { withComparisonLogin } from '../../../../agent/difference/schema/comparison-login.ts';
 import { runOperation } from '../../../../agent/operations/handlers.ts';
 import { withLocks } from '../../../../agent/postgres/locks.ts';
 import { dropUnusedRoles } from '../../../../agent/postgres/unused-roles.ts';
@@ -220,6 +221,18 @@ export function describeSchemas(servers: () => TestHost): void {
     await dropLeftovers(host);
     await withLocks(host.sessions, [], dropUnusedRoles);
     expect(await left()).toEqual([]);
+  });
+
+  test('comparisons of one database at the same time get their rights, and leave none', async () => {
+    const { host, query } = stage.servers;
+    let made = 0;
+    const compare = () =>
+      withComparisonLogin(host, stage.project.id, [here.database], async () => {
+        made += 1;
+      });
+    for (let round = 0; round < 3; round += 1) await Promise.all(Array.from({ length: 20 }, compare));
+    expect(made).toBe(60);
+    expect(await query('SELECT rolname FROM pg_roles WHERE rolvaliduntil IS NOT NULL')).toEqual([]);
   });
 
   test('a schema that is too long is refused, and the next comparison works', async () => {
