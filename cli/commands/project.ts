@@ -77,6 +77,7 @@ async function sameName(
 const INTERVALS = ['1h', '6h', '1d'] as const;
 const KEPT = 7;
 const ROTATIONS = ['all', 'all_but_main'] as const;
+const APPROVALS = ['0', '1', '2'] as const;
 
 interface ProjectChange {
   name?: string;
@@ -89,6 +90,7 @@ interface ProjectChange {
   rotateCredentials?: (typeof ROTATIONS)[number];
   spares?: number | 'auto';
   durability?: 'async' | 'sync';
+  changeApprovals?: (typeof APPROVALS)[number];
 }
 
 /**
@@ -182,7 +184,7 @@ export function projectCommand(): Command {
   group
     .command('update')
     .description(
-      'Change the name, the storage quota, the snapshots, their spares, the connection limit, the durability or the data of a project',
+      'Change the name, the storage quota, the snapshots, their spares, the connection limit, the durability, the data or the approvals of a project',
     )
     .argument('[project]', 'name or ID (default: the linked one)')
     .option('--name <name>', 'new name')
@@ -225,10 +227,17 @@ export function projectCommand(): Command {
         'sync: commits wait until the standby of the host has applied them; ends open sessions',
       ).choices(['async', 'sync']),
     )
+    .addOption(
+      new Option(
+        '--change-approvals <n>',
+        'people besides its author who have to approve a change of main',
+      ).choices(APPROVALS),
+    )
     .action(async (project: string | undefined, options: ProjectChange, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session, project) };
       const { name, quota, connectionAttempts, maskedOnly, rotateCredentials, spares, durability } = options;
+      const { changeApprovals } = options;
       if (rotateCredentials !== undefined && maskedOnly !== 'on')
         throw new CommandError('usage', '--rotate-credentials needs --masked-only on.');
       const schedule = await scheduleOf(options, () =>
@@ -243,11 +252,12 @@ export function projectCommand(): Command {
         ...(rotateCredentials !== undefined && { rotate_credentials: rotateCredentials }),
         ...(spares !== undefined && { spares }),
         ...(durability !== undefined && { durability }),
+        ...(changeApprovals !== undefined && { change_approvals: Number(changeApprovals) }),
       };
       if (Object.keys(body).length === 0)
         throw new CommandError(
           'usage',
-          'Nothing is to be changed. Give --name, --quota, --snapshot-every, --snapshot-keep, --snapshot-masked, --connection-attempts, --masked-only, --spares or --durability.',
+          'Nothing is to be changed. Give --name, --quota, --snapshot-every, --snapshot-keep, --snapshot-masked, --connection-attempts, --masked-only, --spares, --durability or --change-approvals.',
         );
       const changed = await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body }));
       if (changed.warning !== undefined) say(changed.warning);

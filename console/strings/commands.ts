@@ -53,6 +53,8 @@ interface ChangedProject {
   maskedOnly: string;
   /** Empty: no passwords are replaced. */
   rotation: string;
+  /** Empty: it stays as it is. */
+  approvals: string;
 }
 
 interface NewKey {
@@ -91,7 +93,7 @@ export const COMMANDS = {
     line(['project', 'create', name || 'NAME'], { region: region || undefined }),
   updateProject: (
     project: string,
-    { name, quota, attempts, spares, durability, maskedOnly, rotation }: ChangedProject,
+    { name, quota, attempts, spares, durability, maskedOnly, rotation, approvals }: ChangedProject,
   ) =>
     line(['project', 'update', project], {
       name,
@@ -101,6 +103,7 @@ export const COMMANDS = {
       'connection-attempts': attempts,
       'masked-only': maskedOnly,
       'rotate-credentials': rotation,
+      'change-approvals': approvals,
     }),
   deleteProject: (project: string) => line(['project', 'delete', project]),
   listProjectMembers: (id: string) => line(['api', 'GET', `/api/v1/projects/${id}/members`]),

@@ -56,6 +56,7 @@ interface Change {
   durability?: 'async' | 'sync';
   masked_only?: boolean;
   rotate_credentials?: 'all' | 'all_but_main';
+  change_approvals?: number;
 }
 
 /** What the command line says of a part; empty texts stay out. */
@@ -67,6 +68,7 @@ const COMMAND = {
   durability: '',
   maskedOnly: '',
   rotation: '',
+  approvals: '',
 };
 
 interface PartProps {
@@ -255,6 +257,30 @@ function Data({ project }: { project: ProjectDetails }) {
   );
 }
 
+function Approvals({ project }: { project: ProjectDetails }) {
+  const [approvals, setApprovals] = useState(project.change_approvals);
+  const isChanged = approvals !== project.change_approvals;
+  return (
+    <Part
+      project={project}
+      title="Changes of main"
+      change={isChanged ? { change_approvals: approvals } : null}
+      command={{ approvals: isChanged ? String(approvals) : '' }}
+    >
+      <SelectField
+        label="Approvals that a change needs"
+        hint="Of people who could apply it, its author not among them."
+        value={approvals}
+        onChange={({ target }) => setApprovals(Number(target.value))}
+      >
+        <option value={0}>none</option>
+        <option value={1}>one</option>
+        <option value={2}>two</option>
+      </SelectField>
+    </Part>
+  );
+}
+
 /** Each part is saved on its own. */
 function Parts({ project }: { project: ProjectDetails }) {
   const session = useStore(sessionStore);
@@ -265,6 +291,7 @@ function Parts({ project }: { project: ProjectDetails }) {
       <Limits project={project} />
       <SparesAndCommits project={project} />
       {isAdmin && <Data project={project} />}
+      {isAdmin && <Approvals project={project} />}
     </>
   );
 }
