@@ -20,6 +20,24 @@ import { allows, changeState } from './states.ts';
 
 const userOf = sql.raw(`approval.value ->> 'user_id'`);
 
+/** The condition that a user could apply changes of the project of the query now. */
+const couldApply = (userId: SQL): SQL => sql`exists (
+  select 1 from ${users}
+  join ${organizations} on ${organizations.idpTenantId} = ${projects.tenantId}
+  join ${organizationMembers} on ${organizationMembers.organizationId} = ${organizations.id}
+    and ${organizationMembers.userId} = ${users.id}
+  where ${users.id} = ${userId} and ${users.tenantId} = ${projects.tenantId}
+    and (${organizationMembers.role} in ('owner', 'admin')
+      or (${organizationMembers.role} = 'operator' and not ${projects.maskedOnly} and (
+        ${projects.createdBy} = ${users.id} or exists (
+          select 1 from ${projectMembers} where ${projectMembers.projectId} = ${projects.id}
+            and ${projectMembers.userId} = ${users.id} and ${projectMembers.role} = 'operator')))))`;
+
+/** The condition that a person could apply the change now. */
+export const mayApply = (changeId: string, userId: string): SQL => sql`exists (
+  select 1 from ${changes} join ${projects} on ${projects.id} = ${changes.projectId}
+  where ${changes.id} = ${changeId} and ${couldApply(sql`${userId}`)})`;
+
 /**
  * Approvals of the present plan by people who could give them now: a member who was removed, or who has lost the right,
  * counts no more, and neither does the author.
@@ -28,17 +46,8 @@ export const countedApprovals = (changeId: string): SQL => sql`(
   select count(distinct ${userOf}) from ${changes}
   join ${projects} on ${projects.id} = ${changes.projectId}
   join json_each(${changes.approvals}) as approval
-  join ${users} on ${users.id} = ${userOf} and ${users.tenantId} = ${projects.tenantId}
-  join ${organizations} on ${organizations.idpTenantId} = ${projects.tenantId}
-  join ${organizationMembers} on ${organizationMembers.organizationId} = ${organizations.id}
-    and ${organizationMembers.userId} = ${users.id}
   where ${changes.id} = ${changeId} and approval.value ->> 'digest' = ${changes.digest}
-    and ${users.id} <> ${changes.createdBy}
-    and (${organizationMembers.role} in ('owner', 'admin')
-      or (${organizationMembers.role} = 'operator' and not ${projects.maskedOnly} and (
-        ${projects.createdBy} = ${users.id} or exists (
-          select 1 from ${projectMembers} where ${projectMembers.projectId} = ${projects.id}
-            and ${projectMembers.userId} = ${users.id} and ${projectMembers.role} = 'operator')))))`;
+    and ${userOf} <> ${changes.createdBy} and ${couldApply(userOf)})`;
 
 /** The condition that a change has the approvals of `approvalsRequired`. */
 export const hasApprovals = (changeId: string): SQL => sql`${countedApprovals(changeId)} >= (

@@ -4,6 +4,7 @@ import { type ChangeRow, changes } from '../database/change-schema.ts';
 import { type Database, inOneBatch, insertIf, isThere } from '../database/database.ts';
 import { auditEvents, projectBranches, projects } from '../database/schema.ts';
 import { logEvent } from '../log.ts';
+import { mayApply } from './approvals.ts';
 import { reserveApplication } from './reserve.ts';
 import { changeState } from './states.ts';
 
@@ -45,6 +46,11 @@ export async function applyDueChanges(
       hostId,
       actor: applier ?? noActor(tenantId),
       createdBy: applier?.userId ?? createdBy,
+      // The person who has scheduled it can have been removed since. A trust outlives the person who made it.
+      require:
+        applier?.userId && applier.machine?.type !== 'workload'
+          ? [[mayApply(change.id, applier.userId), 'FORBIDDEN'] as const]
+          : [],
     };
     const reserved = await reserveApplication(db, request, now);
     if (reserved.ok) continue;

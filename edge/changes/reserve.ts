@@ -122,6 +122,8 @@ export interface ApplyRequest {
   hostId: string;
   actor: AuditActor;
   createdBy: string;
+  /** What else must hold. */
+  require?: readonly Requirement[];
 }
 
 /** Requirements of an application, also of a scheduled change that is due. */
@@ -203,6 +205,7 @@ export async function reserveApplication(
       [sql`not ${isThere(changes, otherAtWork)}`, 'PROJECT_BUSY'],
       allows(id, 'begin'),
       [isUnchanging(branch.id), 'HOST_BUSY'],
+      ...(request.require ?? []),
     ],
     rest: (isWritten) => [
       ...(kept ? [] : [insertIf(db, snapshots, safety, isWritten)]),

@@ -1232,6 +1232,18 @@ const CHANGE_CASES: Record<string, Case> = {
       db.update(changes).set({ state: 'scheduled', options: APPLYING, dueAt: at(-5), applier: actor }),
     run: () => applyDueChanges(db, 'p', NOW, () => {}),
   },
+  'a change that is due, of a member who was removed': {
+    change: async () => {
+      await db.update(changes).set({ state: 'scheduled', options: APPLYING, dueAt: at(-5), applier: actor });
+      await db.delete(organizationMembers).where(eq(organizationMembers.userId, actor.userId));
+    },
+    run: async () => {
+      await applyDueChanges(db, 'p', NOW, () => {});
+      const { state, application } = await change();
+      return { state, reason: application?.reason };
+    },
+    expected: { state: 'stopped', reason: 'not_allowed' },
+  },
   'the next change that is due': {
     change: () => changesOfOthers({ state: 'scheduled', dueAt: at(5) }),
     run: () => nextDueChange(db, 'p', NOW),
