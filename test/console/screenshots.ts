@@ -10,6 +10,7 @@ import { FOLLOWS, type FollowState, stageFollow } from '../support/console/follo
 import { pagesOf, preparePages } from '../support/console/pages.ts';
 import { signInOnPage } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
 import { newPkce, register, requestFor } from '../support/oauth/client-app.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
 import { newOwner } from '../support/sign-in/people.ts';
@@ -54,6 +55,21 @@ async function shootAll(
           await shoot(page, join(IMAGES, `${file}-${scheme}.png`), false);
       }
   }
+}
+
+/** A change of main that was rehearsed, with a finding, a danger and another change of main since. */
+async function prepareChange(api: Api, projectId: string): Promise<void> {
+  const path = `/api/v1/projects/${projectId}/changes`;
+  const sql = `create index by_name on item (name);
+    create index concurrently by_price on item (price);
+    alter table item alter note set default 'none';
+    delete from vacant`;
+  const { body: planned } = await api.post<{ id: string }>(path, { from: 'changed', sql });
+  await api.post(`${path}/${planned.id}/rehearse`, {});
+  await eventually(async () => {
+    const { body } = await api.get<{ state: string }>(`${path}/${planned.id}`);
+    if (body.state !== 'rehearsed') throw new Error(`the change is ${body.state}`);
+  });
 }
 
 /** A name of the greatest length. */
@@ -114,6 +130,13 @@ async function main(): Promise<void> {
     const loaded = (text: string | RegExp) =>
       page.locator('main').getByText(new RegExp(text)).first().waitFor();
     await shootAll(page, [...pagesOf(projectId), consent], '', loaded);
+
+    await prepareChange(owner.api, projectId);
+    const change = ['a change', `/projects/${projectId}/changes`, ''] as const;
+    await shootAll(page, [change], '', async () => {
+      await page.locator('.jobs summary').first().click();
+      await page.locator('.jobs details[open] table').waitFor();
+    });
 
     const heading = () => page.locator('h1').first().waitFor();
     await prepareLongValues(owner.api, projectId, url);

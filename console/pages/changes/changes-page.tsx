@@ -4,7 +4,7 @@ import { useState } from 'react';
 import { type Change, endOfChange } from '../../../client/changes.ts';
 import { dataOf } from '../../../client/response-error.ts';
 import { forecastText } from '../../../shared/forecast-text.ts';
-import { dateTime, duration, plural, secondsSince } from '../../../shared/format.ts';
+import { dateTime, duration, milliseconds, plural, secondsSince } from '../../../shared/format.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
@@ -49,21 +49,32 @@ const STATES: Record<Change['state'], { label: string; tone: string }> = {
 
 type Act = 'rehearse' | 'approve' | 'apply' | 'undo' | 'close';
 
-/** Actions that a state offers; the gateway decides. */
-const ACTS: Record<Change['state'], readonly Act[]> = {
-  planned: ['rehearse', 'close'],
-  rehearsed: ['apply', 'approve', 'rehearse', 'close'],
-  approved: ['apply', 'approve', 'rehearse', 'close'],
-  scheduled: ['close'],
-  applying: [],
-  stopped: ['apply', 'undo', 'close'],
-  failed: ['apply', 'undo', 'close'],
-  applied: ['undo'],
-  applied_with_differences: ['undo'],
-  undoing: [],
-  undone: [],
-  closed: [],
-};
+/** Actions that a change offers, the most likely one first; the gateway decides. */
+function actsOf(change: Change, isAuthor: boolean): readonly Act[] {
+  const { state, stale, applied_count, safety_snapshot_id } = change;
+  // Only a change of which nothing is applied can be planned again.
+  const again: Act[] = applied_count === 0 ? ['rehearse'] : [];
+  const undo: Act[] = safety_snapshot_id === null ? [] : ['undo'];
+  switch (state) {
+    case 'planned':
+      return ['rehearse', 'close'];
+    case 'rehearsed':
+    case 'approved':
+      return stale
+        ? ['rehearse', 'close']
+        : ['apply', ...(isAuthor ? [] : ['approve' as const]), 'rehearse', 'close'];
+    case 'stopped':
+    case 'failed':
+      return [...(stale ? [] : ['apply' as const]), ...again, ...undo, 'close'];
+    case 'scheduled':
+      return ['close'];
+    case 'applied':
+    case 'applied_with_differences':
+      return undo;
+    default:
+      return [];
+  }
+}
 
 const LABELS: Record<Act, string> = {
   rehearse: 'Rehearse',
@@ -129,13 +140,15 @@ function PlanDialog({ projectId, onClose }: { projectId: string; onClose: () => 
 function ActDialog({ act, change, onClose }: { act: Act; change: Change; onClose: () => void }) {
   const [budget, setBudget] = useState('2000');
   const [acceptsOutage, setAcceptsOutage] = useState(false);
+  const [at, setAt] = useState('');
   const init = paramsOf(change);
   const confirm = 'main' as const;
   const runs: Record<Act, () => Promise<Change>> = {
     rehearse: () => dataOf(api.POST(`${CHANGE}/rehearse`, init)),
     approve: () => dataOf(api.POST(`${CHANGE}/approve`, init)),
     apply: () => {
-      const body = { confirm, budget_ms: Number(budget), accept_outage: acceptsOutage };
+      const due = at === '' ? {} : { at: new Date(at).toISOString() };
+      const body = { confirm, budget_ms: Number(budget), accept_outage: acceptsOutage, ...due };
       return dataOf(api.POST(`${CHANGE}/apply`, { ...init, body }));
     },
     undo: () => dataOf(api.POST(`${CHANGE}/undo`, { ...init, body: { confirm } })),
@@ -150,7 +163,7 @@ function ActDialog({ act, change, onClose }: { act: Act; change: Change; onClose
       typed={act === 'apply' || act === 'undo' ? ['main'] : []}
       run={async (onProgress) => {
         const begun = await runs[act]();
-        return isLong ? endOfChange(gateway, begun, { onProgress }) : begun;
+        return isLong && begun.state !== 'scheduled' ? endOfChange(gateway, begun, { onProgress }) : begun;
       }}
       onDone={({ state }) => {
         announce(`The change is ${STATES[state].label.toLowerCase()}.`);
@@ -174,9 +187,15 @@ function ActDialog({ act, change, onClose }: { act: Act; change: Change; onClose
             onChange={({ target }) => setBudget(target.value)}
           />
           <Check
-            label="Accept an outage"
+            label="Accept an outage: without that limit"
             checked={acceptsOutage}
             onChange={({ target }) => setAcceptsOutage(target.checked)}
+          />
+          <Field
+            label="When, within 30 days (optional)"
+            type="datetime-local"
+            value={at}
+            onChange={({ target }) => setAt(target.value)}
           />
         </>
       )}
@@ -193,7 +212,8 @@ function ChangeDetails({ change, me }: { change: Change; me: Me | null }) {
   const [act, setAct] = useState<Act | null>(null);
   const { project_id: projectId, statements, rehearsal, application, approvals } = change;
   const isAuthor = me !== null && change.created_by === me.id;
-  const acts = me && mayChange(me) ? ACTS[change.state] : [];
+  const acts = me && mayChange(me) ? actsOf(change, isAuthor) : [];
+  const counted = approvals.filter(({ counts }) => counts).length;
   const findings = statements.flatMap(({ position, findings: found }) =>
     found.map((finding) => ({ position, ...finding })),
   );
@@ -202,26 +222,38 @@ function ChangeDetails({ change, me }: { change: Change; me: Me | null }) {
       {change.stale && <Note>The schema of main has changed since the plan. Rehearse the change again.</Note>}
       {change.main_changes.length > 0 && (
         <Note>
-          The branch has not what main has got since:{' '}
+          main has changed since the branch was made, and the statements can undo that:{' '}
           {change.main_changes
             .map(({ kind, identity, change: what }) => `${kind} ${identity} ${what}`)
             .join(', ')}
-          . The statements can undo it. Reset the branch first, or send the statements.
+          . Reset the branch first, or plan the change from SQL.
         </Note>
       )}
-      {application?.reason && (
+      {change.base === 'gone' && (
+        <Note>
+          What main was like when the branch was made is not known. The statements can undo later changes of
+          main.
+        </Note>
+      )}
+      {change.not_modelled.map((text) => (
+        <Note key={text}>{text}</Note>
+      ))}
+      {application?.at && <Note>The change is due {dateTime(application.at)}.</Note>}
+      {(change.state === 'stopped' || change.state === 'failed') && application?.reason && (
         <Note tone="bad">
-          <p>Stopped: {application.reason.replaceAll('_', ' ')}</p>
+          <p>
+            {STATES[change.state].label}: {application.reason.replaceAll('_', ' ')}
+          </p>
           {application.error && <p>{errorText(application.error)}</p>}
         </Note>
       )}
       {rehearsal?.error && <Note tone="bad">{errorText(rehearsal.error)}</Note>}
       <ListTable columns={['Statement', 'Lock', 'Took']} numbers={['Took']} hasActions={false}>
-        {statements.map(({ position, sql, rehearsed, applied }) => (
+        {statements.map(({ position, sql, alone, leaves, rehearsed, applied }) => (
           <tr key={position}>
             <td>
-              <code>{sql}</code>
-              {applied && <span className="badge good">applied</span>}
+              <code>{sql}</code> {applied && <span className="badge good">applied</span>}
+              {alone && <p className="quiet">If interrupted: {leaves}</p>}
             </td>
             <td className="quiet">
               {rehearsed?.locks.map(({ schema, name, mode }) => `${mode} on ${schema}.${name}`).join(', ')}
@@ -248,6 +280,8 @@ function ChangeDetails({ change, me }: { change: Change; me: Me | null }) {
           {rehearsal.dangers.map(
             ({ kind, schema, name }) => ` · ${kind.replaceAll('_', ' ')} of ${schema}.${name}`,
           )}
+          {change.longest_lock_ms !== null &&
+            ` · strong locks held for up to ${milliseconds(change.longest_lock_ms)}`}
         </p>
       )}
       {(change.approvals_required > 0 || approvals.length > 0) && (
@@ -260,9 +294,10 @@ function ChangeDetails({ change, me }: { change: Change; me: Me | null }) {
               {!counts && ' (of another plan)'}
             </span>
           ))}
+          {isAuthor && counted < change.approvals_required && ' · ask another member, not its author'}
         </p>
       )}
-      {change.safety_snapshot_id !== null && (
+      {acts.includes('undo') && change.safety_snapshot_id !== null && (
         <p>
           <Link
             to="/projects/$projectId/branches/$branch/difference"
@@ -277,8 +312,7 @@ function ChangeDetails({ change, me }: { change: Change; me: Me | null }) {
         {acts.map((each, at) => (
           <Button
             key={each}
-            {...(at === 0 && { look: 'primary' as const })}
-            disabled={each === 'approve' && isAuthor}
+            {...(at === 0 && each !== 'undo' && { look: 'primary' as const })}
             onClick={() => setAct(each)}
           >
             {LABELS[each]}
