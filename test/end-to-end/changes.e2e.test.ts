@@ -1,7 +1,9 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { readD1, tokenOf } from '../support/tenants.ts';
 
 /** A change of `main`: `docs/changes.md`. */
@@ -117,6 +119,11 @@ test('a branch is planned, rehearsed, approved, applied and undone', async () =>
   const { body: made } = await admin.post<{ key: string }>(keys, { ...wanted, permissions: ['data.full'] });
   const key = new Api(url, made.key);
   expect(refusal(await act(change.id, 'approve', undefined, key))).toEqual([403, 'FORBIDDEN']);
+  // What a key has proposed is the proposal of the person who made the key.
+  const ofKey = await plan({ sql: 'alter table book add by_key int' }, key);
+  await rehearsed(ofKey.id);
+  expect(refusal(await act(ofKey.id, 'approve', undefined, admin))).toEqual([403, 'FORBIDDEN']);
+  await owner.delete(`${path()}/${ofKey.id}`);
   const limited = await admin.post<{ key: string }>(keys, {
     ...wanted,
     project_id: project.id,
@@ -153,6 +160,7 @@ test('a branch is planned, rehearsed, approved, applied and undone', async () =>
     'change.created',
     'change.rehearsed',
     'change.rehearsed',
+    ...['change.created', 'change.rehearsed', 'change.closed'],
     'change.approved',
     'change.applied',
     'change.undone',
@@ -217,14 +225,26 @@ test('while a transaction of a client stays open, a change stops before its firs
   await session.query('commit');
   await session.end();
   expect((await act(change.id, 'apply', MAIN)).status).toBe(202);
-  expect(await until(change.id, 'applied')).toMatchObject({ paused_ms: expect.any(Number) });
+  const applied = await until(change.id, 'applied');
+  expect(applied).toMatchObject({ paused_ms: expect.any(Number) });
+  const stops = readD1<{ id: string }>(
+    "select id from audit_events where project_id = ? and name = 'change.stopped'",
+    project.id,
+  );
+  expect(stops).toHaveLength(1);
+  // Without the safety snapshot nothing is undone.
+  const safety = `/api/v1/projects/${project.id}/snapshots/${applied.safety_snapshot_id}`;
+  expect((await owner.delete(safety)).status).toBeLessThan(300);
+  expect(refusal(await act(change.id, 'undo', MAIN))).toEqual([409, 'NO_SNAPSHOT']);
   await inMain('drop table after_the_wait');
 });
 
 test('of two applications of a project one runs, and what is too slow needs the consent to an outage', async () => {
   const slow = await plan({ sql: 'begin; alter table book add slow int; select pg_sleep(1); commit' });
   const other = await plan({ sql: 'alter table book add other int' });
-  await rehearsed(slow.id);
+  const { longest_lock_ms: longest } = await rehearsed(slow.id);
+  expect(longest).toBeGreaterThanOrEqual(1_000);
+  expect(longest).toBeLessThan(30_000);
   await rehearsed(other.id);
   const over = await act(slow.id, 'apply', { ...MAIN, budget_ms: 500 });
   expect(refusal(over)).toEqual([409, 'CHANGE_OVER_BUDGET']);
@@ -263,6 +283,82 @@ test('a change is applied when it is due, and one that is refused by PostgreSQL 
   expect((await act(scheduled.id, 'apply', MAIN)).status).toBe(202);
   await until(scheduled.id, 'applied');
 });
+
+test('a change that is due without its approvals stops, and no time of the past is taken', async () => {
+  const change = await plan({ sql: 'create table due (id int)' });
+  await rehearsed(change.id);
+  const inMs = (ms: number) => ({ ...MAIN, at: new Date(Date.now() + ms).toISOString() });
+  expect(refusal(await act(change.id, 'apply', inMs(-60_000)))).toEqual([422, 'VALIDATION_FAILED']);
+  expect(refusal(await act(change.id, 'apply', inMs(31 * 86_400_000)))).toEqual([422, 'VALIDATION_FAILED']);
+  expect((await act(change.id, 'apply', inMs(3_000))).body.state).toBe('scheduled');
+  await admin.patch(`/api/v1/projects/${project.id}`, { change_approvals: 1 });
+  expect(await until(change.id, 'stopped')).toMatchObject({
+    applied_count: 0,
+    application: { reason: 'not_allowed' },
+  });
+  await admin.patch(`/api/v1/projects/${project.id}`, { change_approvals: 0 });
+  await owner.delete(`${path()}/${change.id}`);
+});
+
+test('main that differs from the rehearsed clone after the last statement is said', async () => {
+  const change = await plan({
+    sql: `do $$ begin
+      if current_database() like 'bgchange%' then create table of_clone (id int); else create table of_main (id int); end if;
+    end $$`,
+  });
+  await rehearsed(change.id);
+  expect((await act(change.id, 'apply', MAIN)).status).toBe(202);
+  expect(await until(change.id, 'applied', 'applied_with_differences')).toMatchObject({
+    state: 'applied_with_differences',
+    applied_count: 1,
+  });
+  await inMain('drop table of_main');
+});
+
+test.runIf(IS_NIGHTLY)(
+  'pooled clients that write meanwhile lose nothing, and wait as announced',
+  async () => {
+    await inMain('create table tally (id bigint generated always as identity primary key, n int)');
+    const { pooled_url } = await owner.credentials(project.id, 'main', '?role=owner');
+    const change = await plan({
+      sql: `alter table tally add note text; create index concurrently by_n on tally (n);
+      alter table tally add constraint positive check (n > 0) not valid; alter table tally validate constraint positive`,
+    });
+    await rehearsed(change.id);
+    let isOver = false;
+    const waits: number[] = [];
+    const failures: string[] = [];
+    const client = async () => {
+      const session = await connect(pooled_url ?? '');
+      let committed = 0;
+      while (!isOver) {
+        const began = performance.now();
+        await session.query('insert into tally (n) values (1)').then(
+          () => {
+            committed += 1;
+          },
+          (error) => failures.push(error.message),
+        );
+        waits.push(performance.now() - began);
+        await sleep(20);
+      }
+      await session.end();
+      return committed;
+    };
+    const clients = Array.from({ length: 10 }, client);
+    await sleep(1_000);
+    expect((await act(change.id, 'apply', MAIN)).status).toBe(202);
+    const { paused_ms } = await until(change.id, 'applied');
+    isOver = true;
+    const committed = (await Promise.all(clients)).reduce((sum, count) => sum + count, 0);
+    expect(failures).toEqual([]);
+    expect(await inMain('select count(*)::int as n from tally')).toEqual([{ n: committed }]);
+    const longest = Math.max(...waits);
+    console.info(`${committed} rows, paused ${paused_ms} ms, the longest wait ${Math.round(longest)} ms`);
+    expect(longest).toBeLessThanOrEqual(Math.max(Number(paused_ms), 500 + 2_000) + 200);
+    await inMain('drop table tally');
+  },
+);
 
 describe('in a project whose members get masked data only', () => {
   test('a developer rehearses on masked data, cannot apply, and needs an approval', async () => {

@@ -4,7 +4,7 @@ import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/cli
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
 import { TOOLS } from '../../mcp/tools.ts';
-import { type Api, FROM_LOOPBACK } from '../support/api.ts';
+import { Api, FROM_LOOPBACK } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
@@ -216,6 +216,36 @@ describe.each([
       });
     expect(await agent.result<unknown[]>('list_branches')).toContainEqual(expect.objectContaining({ id }));
   });
+});
+
+test('an agent proposes a change of main, and can neither approve nor apply it', async () => {
+  const agent = await overHttp();
+  interface Proposed {
+    id: string;
+    statements: { sql: string; findings: { rule: string }[]; rehearsed: { locks: { mode: string }[] } }[];
+  }
+  const proposed = await agent.result<Proposed>('propose_change', {
+    sql: 'create index proposed on item (name)',
+  });
+  expect(proposed).toMatchObject({
+    state: 'rehearsed',
+    rehearsal: { verdict: 'safe', error: null },
+    statements: [
+      { findings: [{ rule: 'index-not-concurrent' }], rehearsed: { locks: [{ mode: 'ShareLock' }] } },
+    ],
+  });
+  const { tools } = await agent.client.listTools();
+  expect(tools.map(({ name }) => name).filter((name) => name.includes('change'))).toEqual(['propose_change']);
+  const change = `/api/v1/projects/${project}/changes/${proposed.id}`;
+  const withKey = new Api(url, key);
+  expect((await withKey.post(`${change}/approve`, {})).status).toBe(403);
+  const indexes = "select count(*)::int from pg_class where relname = 'proposed'";
+  expect(await agent.result('query', { branch: 'main', sql: indexes })).toMatchObject({ rows: [[0]] });
+  expect(await agent.call('propose_change')).toMatchObject({
+    isError: true,
+    text: expect.stringContaining('Give from with a branch, or sql.'),
+  });
+  expect((await api.delete(change)).status).toBe(200);
 });
 
 describe('a rehearsal of a migration', () => {

@@ -72,6 +72,23 @@ export function describeForecast(stage: () => HostWithProject): void {
       await next.store();
       const [again] = await readForecast(host().postgres, stage().project.id, [all]);
       expect(again?.behind).toEqual(['report_daily<b>']);
+      // Names of sessions are a tenant's choice, so 20 of a table and an hour are kept.
+      await host().postgres.query(
+        `UPDATE lock_wait SET names = (SELECT jsonb_object_agg('name ' || n, n) FROM generate_series(1, 30) AS n)
+         WHERE relation = $1`,
+        [all.oid],
+      );
+      await reader.query(`SET application_name = 'late'; BEGIN; SELECT FROM seen`);
+      await next.sample();
+      await reader.query('COMMIT');
+      await next.sample();
+      await next.store();
+      const { rows: named } = await host().postgres.query<{ n: number }>(
+        `SELECT (SELECT count(*)::int FROM jsonb_object_keys(names)) AS n FROM lock_wait
+         WHERE relation = $1 AND NOT writers`,
+        [all.oid],
+      );
+      expect(named.map(({ n }) => n)).toContain(20);
       await Promise.all([setUp.end(), reader.end()]);
     });
 
