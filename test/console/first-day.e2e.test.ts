@@ -3,7 +3,7 @@ import { afterAll, beforeAll, expect, inject, test } from 'vitest';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { eventually } from '../support/eventually.ts';
-import { newOwner } from '../support/sign-in/people.ts';
+import { newMember, newOwner } from '../support/sign-in/people.ts';
 
 /** The first day of a person who has a browser and nothing else. */
 
@@ -56,6 +56,16 @@ test('makes a project, a table with data, a branch, and a change in the branch',
   await page.getByLabel('Name', { exact: true }).fill('pr-1');
   await page.getByRole('button', { name: 'Create branch' }).click();
   await page.getByRole('heading', { name: 'pr-1 is ready' }).waitFor();
+  // The list says who has made a branch.
+  const colleague = `colleague-${Date.now()}@example.org`;
+  const other = await newMember(owner, siteOf(inject('stack')), colleague, 'admin');
+  await other.api.branch(projectId, 'theirs');
+  await page.goto(`/projects/${projectId}`);
+  await page.getByRole('row', { name: /^pr-1/ }).getByText('by you').waitFor();
+  await page
+    .getByRole('row', { name: /^theirs/ })
+    .getByText(`by ${colleague}`)
+    .waitFor();
   await page.goto(`/projects/${projectId}/branches/pr-1/sql`);
   await run("update item set name = 'Changed' where id = 1; select name from item", 'Read and write');
   await page.getByRole('region', { name: 'Result 2' }).getByText('Changed').waitFor();
@@ -111,7 +121,10 @@ test('loads CSV files: into an empty main, and into a table of a branch, and sav
   const inDialog = page.getByRole('dialog');
   await page.goto(`${path}/main/tables`);
   await page.getByRole('button', { name: 'Import a CSV file' }).click();
-  await upload('Book List.csv', 'id,title,price,added\n1,"One, two",9.50,2026-01-31\n2,,,\n');
+  await upload(
+    'Book List.csv',
+    'id,title,price,added,seen\n1,"One, two",9.50,2026-01-31,2026-01-31 12:00:05Z\n2,,,,\n',
+  );
   expect(await inDialog.getByLabel('Name of the table').inputValue()).toBe('book_list');
   await inDialog.getByRole('cell', { name: 'numeric' }).waitFor();
   await inDialog.getByRole('button', { name: 'Import', exact: true }).click();
@@ -137,11 +150,18 @@ test('loads CSV files: into an empty main, and into a table of a branch, and sav
   await page.getByText('4 rows.').last().waitFor();
 
   // A date has the picker of the browser, which gives its value in the form of PostgreSQL.
-  await page.getByRole('gridcell', { name: '2026-01-31' }).dblclick();
+  await page.getByRole('gridcell', { name: '2026-01-31', exact: true }).dblclick();
   await page.getByLabel('Value of added').fill('2026-02-01');
   await page.keyboard.press('Enter');
   await page.getByText('1 changed row, not saved yet').waitFor();
   await page.getByRole('gridcell', { name: '2026-02-01' }).waitFor();
+  // One with a zone is picked in UTC, as it is shown.
+  await page.getByRole('gridcell', { name: '2026-01-31 12:00:05+00' }).dblclick();
+  const picker = page.getByLabel('Value of seen, in UTC');
+  expect(await picker.inputValue()).toBe('2026-01-31T12:00:05');
+  await picker.fill('2026-01-31T13:30:05');
+  await page.keyboard.press('Enter');
+  await page.getByRole('gridcell', { name: '2026-01-31 13:30:05+00' }).waitFor();
 
   await page.getByRole('columnheader', { name: /^title/ }).click({ position: { x: 100, y: 38 } });
   await page
@@ -153,11 +173,11 @@ test('loads CSV files: into an empty main, and into a table of a branch, and sav
   const file = await (await saved).createReadStream();
   const lines = (await file.toArray()).join('').split('\r\n');
   expect(lines).toEqual([
-    '"id","title","price","added"',
-    '"4","Four",,',
-    '"1","One, two","9.50","2026-01-31"',
-    '"3","Three",,',
-    '"2",,,',
+    '"id","title","price","added","seen"',
+    '"4","Four",,,',
+    '"1","One, two","9.50","2026-01-31","2026-01-31 12:00:05+00"',
+    '"3","Three",,,',
+    '"2",,,,',
   ]);
   expect(problems).toBe(0);
   expect(visitor.problems.filter((problem) => !problem.includes('422') && !problem.includes('409'))).toEqual(

@@ -95,6 +95,7 @@ function Row({ branch, measures, menu }: { branch: Branch; measures: Measures; m
             {name}={value}
           </span>
         ))}
+        {maker !== undefined && <span className="maker quiet truncate">by {maker}</span>}
       </span>
       <span>
         <BranchStatus branch={branch} />
@@ -110,7 +111,6 @@ function Row({ branch, measures, menu }: { branch: Branch; measures: Measures; m
       <span className="spark">{connections && <Sparkline values={connections} />}</span>
       <span className="quiet" title={dateTime(branch.created_at)}>
         {duration(secondsSince(branch.created_at, now))}
-        {maker !== undefined && <span className="maker truncate">by {maker}</span>}
       </span>
       <End branch={branch} />
       <span className="number">{menu}</span>

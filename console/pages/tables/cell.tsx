@@ -90,18 +90,42 @@ interface CellEditorProps {
 
 const BOOLEANS = ['true', 'false'];
 
+interface Picker {
+  column: RegExp;
+  input: string;
+  value: RegExp;
+  /** Follows each value: the API writes times with a zone in UTC. */
+  zone?: string;
+}
+
+const MOMENT = '\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d(?:\\.\\d{1,3})?';
+
 /** The pickers of the browser, for the values that they can hold: `infinity` and years before Christ they cannot. */
-const PICKERS: readonly (readonly [column: RegExp, input: string, value: RegExp])[] = [
-  [/^date$/, 'date', /^\d{4}-\d\d-\d\d$/],
-  [/^timestamp without time zone$/, 'datetime-local', /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,3})?$/],
-  [/^time without time zone$/, 'time', /^\d\d:\d\d:\d\d(?:\.\d{1,3})?$/],
+const PICKERS: readonly Picker[] = [
+  { column: /^date$/, input: 'date', value: /^\d{4}-\d\d-\d\d$/ },
+  {
+    column: /^timestamp(?:\(\d\))? without time zone$/,
+    input: 'datetime-local',
+    value: new RegExp(`^${MOMENT}$`),
+  },
+  {
+    column: /^timestamp(?:\(\d\))? with time zone$/,
+    input: 'datetime-local',
+    value: new RegExp(`^${MOMENT}\\+00$`),
+    zone: '+00',
+  },
+  {
+    column: /^time(?:\(\d\))? without time zone$/,
+    input: 'time',
+    value: /^\d\d:\d\d:\d\d(?:\.\d{1,3})?$/,
+  },
 ];
 
-/** The kind of input for a value, or for what is typed in its place. */
-const inputOf = ({ type }: GridColumn, before: string, typed: string | null): string =>
+/** The picker for a value, or for what is typed in its place. */
+const pickerOf = ({ type }: GridColumn, before: string, typed: string | null): Picker | undefined =>
   PICKERS.find(
-    ([column, , form]) => typed === null && column.test(type) && (before === '' || form.test(before)),
-  )?.[1] ?? 'text';
+    ({ column, value }) => typed === null && column.test(type) && (before === '' || value.test(before)),
+  );
 
 /** The editor over a cell. Leaving it stages what it contains. */
 export function CellEditor({ column, value, typed, onCommit, onCancel }: CellEditorProps) {
@@ -136,9 +160,11 @@ export function CellEditor({ column, value, typed, onCommit, onCancel }: CellEdi
     }
   };
   const options = column.enum_values ?? (column.type === 'boolean' ? BOOLEANS : null);
+  const picker = pickerOf(column, before, typed);
+  const zone = picker?.zone;
   const shared = {
     ref: input,
-    'aria-label': `Value of ${column.name}`,
+    'aria-label': `Value of ${column.name}${zone ? ', in UTC' : ''}`,
     value: text,
     onKeyDown,
     onBlur: () => finish('stay'),
@@ -154,14 +180,19 @@ export function CellEditor({ column, value, typed, onCommit, onCancel }: CellEdi
     );
   }
   return (
-    <input
-      {...shared}
-      type={inputOf(column, before, typed)}
-      step="any"
-      value={inputOf(column, before, typed) === 'datetime-local' ? text.replace(' ', 'T') : text}
-      spellCheck={false}
-      autoComplete="off"
-      onChange={(event) => setText(event.target.value)}
-    />
+    <>
+      <input
+        {...shared}
+        type={picker?.input ?? 'text'}
+        step="any"
+        value={picker?.input === 'datetime-local' ? text.replace(zone ?? '', '').replace(' ', 'T') : text}
+        spellCheck={false}
+        autoComplete="off"
+        onChange={({ target: { value: picked } }) =>
+          setText(zone && picked !== '' ? `${picked.replace('T', ' ')}${zone}` : picked)
+        }
+      />
+      {zone && <span className="zone">UTC</span>}
+    </>
   );
 }
