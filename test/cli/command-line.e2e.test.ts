@@ -287,6 +287,11 @@ test('branches are created with their choices, extended, pinned and deleted', as
     expect.objectContaining({ id: made.id }),
   ]);
   expect(await cli.json('checkout', 'pr-7')).toEqual({ branch: 'pr-7' });
+  // Nobody is there to see a browser, so the address is printed.
+  const pageOf = (branch: string, page: string) => `${url}/projects/${project.id}/branches/${branch}/${page}`;
+  expect((await cli.run('open')).stdout).toBe(`${pageOf('pr-7', 'tables')}\n`);
+  expect(await cli.json('open', 'main', '--page', 'sql')).toEqual({ url: pageOf('main', 'sql') });
+  expect((await cli.run('open', 'nowhere')).code).toBe(3);
   const rule = await api.allow(project.id, '192.0.2.0/24', String(made.id));
   expect(await cli.json('rule', 'remove', rule.id)).toEqual({ id: rule.id });
   if (IS_NIGHTLY) expect((await cli.run('checkout')).stdout).toBe('pr-7\n');

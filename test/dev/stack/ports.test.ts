@@ -4,7 +4,8 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterEach, expect, test } from 'vitest';
 import { ROOT } from '../../../dev/build/repository.ts';
-import { isFree, reservePort, serverPorts, tryReserve } from '../../../dev/stack/ports.ts';
+import { choosePorts, isFree, reservePort, serverPorts, tryReserve } from '../../../dev/stack/ports.ts';
+import type { StackSettings } from '../../../dev/stack/settings.ts';
 
 const PROCESSES = 4;
 const PORTS_EACH = 20;
@@ -85,4 +86,25 @@ test('a port lies outside the ephemeral range of this machine', async () => {
     expect(port).toBeGreaterThanOrEqual(Math.max(first, 10_000));
     expect(port).toBeLessThanOrEqual(last);
   }
+});
+
+test('a start says which standard port is taken, and which one it uses instead', async () => {
+  const asked = {
+    IDP_PORT: await reservePort(),
+    DIRECT_PORT: await reservePort(),
+    POOLED_PORT: await reservePort(),
+    SQL_PORT: await reservePort(),
+  };
+  // False if another program has it already.
+  await tryReserve(8787);
+  const lines: string[] = [];
+  const ports = await choosePorts(asked as StackSettings, null, (line) => lines.push(line));
+  expect(ports).toMatchObject(asked);
+  expect(ports.GATEWAY_PORT).not.toBe(8787);
+  expect(lines).toEqual([
+    `port 8787 (GATEWAY_PORT) is taken by another program, so it is ${ports.GATEWAY_PORT}`,
+  ]);
+  lines.length = 0;
+  await choosePorts(asked as StackSettings, ports, (line) => lines.push(line));
+  expect(lines).toEqual([]);
 });
