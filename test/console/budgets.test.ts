@@ -7,7 +7,7 @@ import { PREPARED } from '../support/prepared.ts';
 /** Kilobytes of scripts and styles, compressed. Fonts come on top: 53 KB, once. */
 const SHELL_MAX = 131;
 const PAGE_MAX = 204;
-const ALL_MAX = 360;
+const ALL_MAX = 361;
 
 interface Chunk {
   file: string;

@@ -88,7 +88,8 @@ test.each([
 
 test('two approvals are those of two people, of this plan, and not of its author', async () => {
   await setProject({ changeApprovals: 2 });
-  const [first, second] = [approvalOf('owner'), approvalOf('admin')];
+  const first = approvalOf('owner');
+  const second = approvalOf('admin');
   expect(await count([first, second])).toMatchObject({ counted: 2, has: 1 });
   expect(await count([first, first])).toMatchObject({ counted: 1, has: 0 });
   expect(await count([first, approvalOf('admin', 'of another plan')])).toMatchObject({ counted: 1, has: 0 });
