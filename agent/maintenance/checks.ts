@@ -439,8 +439,12 @@ export const CHECKS: readonly Check[] = [
     'Nothing can be recovered to an earlier time, because PostgreSQL does not archive its WAL for that: run `branchgate-agent join` again, or set RECOVERY_WINDOW_HOURS=0.',
   ),
   problem(
-    ({ past }) => past.hours === 0 || past.from !== null,
+    ({ past }) => past.hours === 0 || past.from !== null || !past.isBegun,
     'Nothing can be recovered to an earlier time, because there is no base copy with all WAL since then: read `past.not_kept` in the log of the agent.',
+  ),
+  advice(
+    ({ past }) => past.hours === 0 || past.isBegun,
+    'Nothing can be recovered to an earlier time yet: the agent makes the first base copy when it starts.',
   ),
   problem(
     ({ drills }) => drills.failing === 0,

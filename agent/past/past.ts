@@ -1,4 +1,4 @@
-import { mkdir, rm, stat } from 'node:fs/promises';
+import { access, mkdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { isMainDatabase } from '../../shared/branch/database-name.ts';
 import type { Moment } from '../../shared/moment.ts';
@@ -48,6 +48,8 @@ const MEASURE_EVERY_MS = 600_000;
 export interface PastState {
   /** Hours that are wanted; 0: none. */
   hours: number;
+  /** False: no agent has tried to make a base copy yet, as on a host that joins. */
+  isBegun: boolean;
   /** The earliest time that can be recovered; null: none. */
   from: Date | null;
   /** Base copies that lead to a time of the window. */
@@ -109,6 +111,10 @@ export class Past {
     const [oldest] = copies;
     return {
       hours: this.hours,
+      isBegun: await access(folders.bases).then(
+        () => true,
+        () => false,
+      ),
       from: oldest ? new Date(oldest.ended_at) : null,
       copies: copies.length,
       archivedBytes: await archivedBytes(folders),
