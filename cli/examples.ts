@@ -17,6 +17,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'project create': [
     'branchgate project create shop --quota 2',
     'branchgate project create shop --region eu-central',
+    'branchgate project create maps --extension postgis',
     'branchgate project create shop --if-exists return',
   ],
   'project regions': ['branchgate project regions'],

@@ -164,6 +164,8 @@ export interface Facts {
   oldestIds: OldestIds;
   /** Those of EXTENSIONS that owners cannot create. */
   refusedExtensions: RefusedExtension[];
+  /** Those of PROJECT_EXTENSIONS that projects cannot have. */
+  refusedProjectExtensions: RefusedExtension[];
   /** The program that answers at the port of SQL over WebSocket. */
   sqlPort: PortState;
   /** When the first certificate of both servers ends; null if none can be read. */
@@ -410,6 +412,11 @@ export const CHECKS: readonly Check[] = [
     ({ refusedExtensions }) => refusedExtensions.length === 0,
     ({ refusedExtensions }) =>
       `Owners cannot create some of EXTENSIONS: ${refusedExtensions.map(({ name, reason }) => `${name}: ${reason}`).join('; ')}.`,
+  ),
+  advice(
+    ({ refusedProjectExtensions }) => refusedProjectExtensions.length === 0,
+    ({ refusedProjectExtensions }) =>
+      `No project can be created with some of PROJECT_EXTENSIONS: ${refusedProjectExtensions.map(({ name, reason }) => `${name}: ${reason}`).join('; ')}.`,
   ),
   problem(
     ({ settings, postgres }) =>

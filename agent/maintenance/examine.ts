@@ -16,6 +16,7 @@ import type { Pool, Queryable } from '../postgres/connect.ts';
 import { readOpenToPublic } from '../postgres/databases.ts';
 import { readRefusedExtensions } from '../postgres/extensions.ts';
 import { readOldestIds } from '../postgres/oldest-ids.ts';
+import { readProjectExtensions } from '../postgres/project-extensions.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { endOfCertificates, namesOfCertificates } from '../servers/certificate.ts';
 import { examinePort } from '../sql/examine-port.ts';
@@ -58,6 +59,7 @@ export async function examine(
     drills: await readDrillState({ settings, postgres, past }),
     machine: await readMachineLimits(settings.PGDATA_DIR),
     refusedExtensions: await readRefusedExtensions(settings, postgres),
+    refusedProjectExtensions: (await readProjectExtensions(settings, postgres)).refused,
     certificateEndsAt: null,
     sqlPort: await examinePort(postgres, {
       port: settings.SQL_PORT,

@@ -20,7 +20,6 @@ import { restoreBranchSettings } from '../postgres/branch-settings.ts';
 import { type BranchIdentity, readMaker } from '../postgres/branches.ts';
 import {
   identifier,
-  inDatabase,
   inSession,
   inTransaction,
   literal,
@@ -36,11 +35,12 @@ import {
   readDatabases,
 } from '../postgres/databases.ts';
 import { releaseLock, runAlone, takeLock, withLocks } from '../postgres/locks.ts';
+import { recordExtensions } from '../postgres/project-extensions.ts';
 import { ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts';
 import { clearDatabase } from '../postgres/sessions.ts';
 import { dropRoles, rolesOfBranch } from '../postgres/unused-roles.ts';
-import { DEFAULT_PRIVILEGES, grantGroups, lostGroups } from '../privileges/default-privileges.ts';
-import { makeOwnSessions } from '../privileges/own-sessions.ts';
+import { DEFAULT_PRIVILEGES, lostGroups } from '../privileges/default-privileges.ts';
+import { furnishDatabase } from '../privileges/new-database.ts';
 import { type PrivilegesHost, repair } from '../privileges/repair-privileges.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
@@ -104,28 +104,25 @@ export function cloneBranches(
   params: Params<'branch.clone'>,
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
-  const { project_id, source } = params;
+  const { project_id, source, extensions = [] } = params;
   const branches = branchesOf(params);
   const locks = branches.map(({ branch_id }) => `clone:${branch_id}` as const);
   return withLocks(host.sessions, locks, async (session) => {
     await claimBranches(session, branches);
     // With a source the groups exist already, and `branch.prepare` locks them for a while.
-    if (source === null) await inTransaction(session, () => ensureGroups(session, project_id));
+    if (source === null) {
+      await inTransaction(session, () => ensureGroups(session, project_id));
+      await recordExtensions(session, project_id, extensions);
+    }
     const states = await cloneStates(session, branches);
     const result = await cloneMissing(host, session, states, params, onProgress);
     // Repeated after an adoption: the agent that made the clone may have died before it.
     for (const { branch, state } of source === null ? states : [])
-      if (state !== 'finalized') await openMain(host.settings, buildDatabaseName(branch.job_id), project_id);
+      if (state !== 'finalized')
+        await furnishDatabase(host, { database: buildDatabaseName(branch.job_id), project_id });
     return result;
   });
 }
-
-/** Gives a new `main` what all branches of its project inherit. */
-const openMain = (settings: AgentSettings, database: string, projectId: string): Promise<void> =>
-  inDatabase(settings, database, async (session) => {
-    await grantGroups(session, projectId);
-    await makeOwnSessions(session);
-  });
 
 /**
  * Clones the source for the first missing branch, and that clone for the others, which no client can use yet;

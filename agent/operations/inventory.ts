@@ -12,6 +12,7 @@ import { readBranches, readResets } from '../postgres/branches.ts';
 import { inTransaction, type Pool } from '../postgres/connect.ts';
 import { closeToPublic } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
+import { readProjectExtensions } from '../postgres/project-extensions.ts';
 import { ensureQueryLogins, restoreLogins } from '../postgres/roles.ts';
 import { dropUnusedRoles } from '../postgres/unused-roles.ts';
 import { readSnapshots } from '../snapshots/snapshot-databases.ts';
@@ -90,6 +91,7 @@ export async function describeHost(host: InventoryHost): Promise<HostDescription
     past_hours: host.past.hours === 0 ? null : host.past.hours + host.settings.BASE_COPY_HOURS,
     drills_since: (await readDrillsSince(host))?.toISOString() ?? null,
     certificate_names: certificateNames,
+    project_extensions: (await readProjectExtensions(host.settings, host.postgres)).offered,
     warnings: findings.map(({ sentence }) => sentence),
   };
 }

@@ -73,7 +73,8 @@ export async function dropProject(
       'SELECT role FROM network WHERE project_id = $1',
       [project_id],
     );
-    await session.query('DELETE FROM project WHERE project_id = $1', [project_id]);
+    for (const table of ['project', 'project_extensions'])
+      await session.query(`DELETE FROM ${table} WHERE project_id = $1`, [project_id]);
     await host.rules.sync();
     await dropRoles(session, [...networks.map(({ role }) => role), ...rolesOfProject(project_id)]);
   });

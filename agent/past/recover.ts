@@ -7,11 +7,10 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { createClone } from '../cloning/create-clone.ts';
 import { readTenant } from '../postgres/branches.ts';
-import { identifier, inDatabase, literal, PLATFORM_ROLE, type Session } from '../postgres/connect.ts';
+import { identifier, literal, PLATFORM_ROLE, type Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { SECOND_SERVER } from '../postgres/tenant-code.ts';
-import { grantGroups } from '../privileges/default-privileges.ts';
-import { makeOwnSessions } from '../privileges/own-sessions.ts';
+import { furnishDatabase } from '../privileges/new-database.ts';
 import { HostError } from '../process/host-error.ts';
 import { pollUntil } from '../process/loops.ts';
 import { type OnProgress, partOf } from '../process/progress.ts';
@@ -470,7 +469,14 @@ class Recovery {
     // As from another host of the same operator: complete, and with its roles.
     const how = { source_url: '', tables: null, busy_wait: 0, follow: null, of_host: true } as const;
     const copy = { ...ids, ...how, room_bytes, jobs };
-    const wanted = { use: 'import', tables: null, publication: null, room_bytes, of_host: true } as const;
+    const wanted = {
+      project_id,
+      use: 'import',
+      tables: null,
+      publication: null,
+      room_bytes,
+      of_host: true,
+    } as const;
     const examined = await examineAt(this.#host, source, wanted);
     if (!examined.ok) throw new HostError('INTERNAL', `the copy cannot be read: ${examined.failure.message}`);
     const { findings } = examined.value.probe;
@@ -482,11 +488,7 @@ class Recovery {
         source: null,
         busy_wait: 0,
       });
-      // As a new `main` has it; branches inherit it.
-      await inDatabase(this.#host.settings, loadDatabaseName(job_id), async (own) => {
-        await grantGroups(own, project_id);
-        await makeOwnSessions(own);
-      });
+      await furnishDatabase(this.#host, { database: loadDatabaseName(job_id), project_id });
       await this.#reached('made');
       const loaded = await fillLoad(
         this.#host,

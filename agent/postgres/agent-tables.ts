@@ -374,6 +374,14 @@ const LOCK_WAIT = `
 /** The login of a call is recorded before its job begins. */
 const CHANGE_LOGIN = 'ALTER TABLE applied_change ALTER job_id DROP NOT NULL';
 
+/** Extensions that each new database of a project gets. The row is older than that of the project. */
+const PROJECT_EXTENSIONS = `
+  CREATE TABLE project_extensions (
+    project_id uuid PRIMARY KEY,
+    names text[] NOT NULL
+  );
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -405,6 +413,7 @@ export const MIGRATIONS: readonly string[] = [
   APPLIED_CHANGE,
   LOCK_WAIT,
   CHANGE_LOGIN,
+  PROJECT_EXTENSIONS,
 ];
 
 /**

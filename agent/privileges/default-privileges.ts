@@ -1,5 +1,6 @@
 import { groupName } from '../../shared/branch/login.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
+import { openPublic } from '../postgres/project-extensions.ts';
 
 /** The groups that default privileges open the owner's objects to. */
 const OPENED_GROUPS = ['read_write', 'read_only'] as const;
@@ -68,17 +69,21 @@ const WAL_WRITERS = ['text', 'bytea']
   .join(', ');
 
 /**
- * Grants a new `main` to its project's groups. Default privileges open what the owner creates to the other
+ * Grants a new `main` to its project's groups, with the extensions of the project. Default privileges open what the owner creates to the other
  * groups, and every clone inherits them without a statement per object. No tenant has run code in this
  * database yet; the superuser runs nothing in any other.
  */
-export async function grantGroups(session: Session, projectId: string): Promise<void> {
+export async function grantGroups(
+  session: Session,
+  projectId: string,
+  extensions: readonly string[],
+): Promise<void> {
+  await openPublic(session, groupName(projectId, 'owner'), extensions);
   const owner = identifier(groupName(projectId, 'owner'));
   const readWrite = identifier(groupName(projectId, 'read_write'));
   const readOnly = identifier(groupName(projectId, 'read_only'));
   await session.query(
-    `ALTER SCHEMA public OWNER TO ${owner};
-     REVOKE ALL ON SCHEMA public FROM PUBLIC;
+    `REVOKE ALL ON SCHEMA public FROM PUBLIC;
      GRANT USAGE ON SCHEMA public TO ${readWrite}, ${readOnly};
      REVOKE EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} FROM PUBLIC;
      GRANT EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} TO ${owner}, ${readWrite};

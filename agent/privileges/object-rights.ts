@@ -31,7 +31,7 @@ const RIGHTS = `
     UNION ALL
     SELECT 'SCHEMA', format('%I', n.nspname), NULL, coalesce(n.nspacl, acldefault('n', n.nspowner))
     FROM pg_namespace AS n
-    WHERE (n.oid >= ${FIRST_OWN} OR n.nspname = 'public') AND ${OWN_SCHEMA} AND pg_has_role(n.nspowner, 'USAGE')
+    WHERE (n.oid >= ${FIRST_OWN} OR n.nspname = 'public') AND ${OWN_SCHEMA} AND (n.nspname = 'public' OR pg_has_role(n.nspowner, 'USAGE'))
       AND ${noMember('pg_namespace', 'n.oid')}
     UNION ALL
     SELECT 'TYPE', format('%I.%I', n.nspname, t.typname), NULL, t.typacl

@@ -65,6 +65,13 @@ const Settings = z.object({
     .meta({ form: 'names, comma-separated' })
     .default('')
     .transform((names) => names.split(',').filter(Boolean)),
+  /** Extensions that a project can be created with, comma-separated. Owners can neither create nor change them. */
+  PROJECT_EXTENSIONS: z
+    .string()
+    .regex(/^(?:[a-z0-9_-]+(?:,[a-z0-9_-]+)*)?$/)
+    .meta({ form: 'names, comma-separated' })
+    .default('')
+    .transform((names) => names.split(',').filter(Boolean)),
   /**
    * Networks that are not public in which a project may follow a database, separated by commas. Every tenant
    * of this host can name addresses in them.

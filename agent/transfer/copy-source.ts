@@ -137,6 +137,7 @@ async function copyAgain(
   const { of_host } = params;
   const wanted = {
     ...leftAloneOf(params),
+    project_id,
     use,
     tables: params.tables,
     publication,

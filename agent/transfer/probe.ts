@@ -10,6 +10,7 @@ import { fitting } from '../difference/schema/compare-schemas.ts';
 import { readTenant } from '../postgres/branches.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { listExtensions } from '../postgres/extensions.ts';
+import { extensionsOfProject, readProjectExtensions } from '../postgres/project-extensions.ts';
 import { ProjectGate } from '../process/project-gate.ts';
 import { inBranch } from '../rows/branch-session.ts';
 import { freeBytes } from '../volumes/volumes.ts';
@@ -36,7 +37,7 @@ export const openProbeGate = () => new ProjectGate({ ofProject: 1, ofHost: 4, no
 /** Milliseconds for the whole catalog. */
 const READ_WITHIN_MS = 20_000;
 
-type Wanted = Omit<Params<'transfer.probe'>, 'project_id' | 'source_url' | 'into'>;
+type Wanted = Omit<Params<'transfer.probe'>, 'source_url' | 'into'>;
 type Probe = MethodResult<'transfer.probe'>;
 
 /**
@@ -45,8 +46,9 @@ type Probe = MethodResult<'transfer.probe'>;
  */
 export async function probeSource(
   host: ProbeHost,
-  { project_id, source_url, into, ...wanted }: Params<'transfer.probe'>,
+  { source_url, into, ...wanted }: Params<'transfer.probe'>,
 ): Promise<Probe> {
+  const { project_id } = wanted;
   const leave = host.probes.enter(project_id);
   try {
     const [examined, isEmpty, overLimit] = await Promise.all([
@@ -116,16 +118,20 @@ export async function limitFinding(
   );
 }
 
+const IS_OWN_TYPE = `NOT (typtype = 'b' AND typelem <> 0) AND typtype <> 'm' AND (typrelid = 0 OR EXISTS (
+  SELECT FROM pg_catalog.pg_class AS composite WHERE composite.oid = typrelid AND composite.relkind = 'c'))`;
+
 /** Objects that a copy could mix with its own. Each of them has a row in one of these catalogs. */
 const OWN_OBJECTS = [
-  ['pg_class', 'relnamespace'],
-  ['pg_proc', 'pronamespace'],
-  ['pg_type', 'typnamespace'],
+  // Indexes, arrays and types of rows are parts of others, and no members of an extension by themselves.
+  ['pg_class', 'relnamespace', "relkind NOT IN ('i', 'I', 'c')"],
+  ['pg_proc', 'pronamespace', 'true'],
+  ['pg_type', 'typnamespace', IS_OWN_TYPE],
 ]
   .map(
-    ([catalog, namespace]) => `SELECT FROM pg_catalog.${catalog} AS object
+    ([catalog, namespace, counts]) => `SELECT FROM pg_catalog.${catalog} AS object
        JOIN pg_catalog.pg_namespace AS schema ON schema.oid = object.${namespace}
-       WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' AND NOT EXISTS (
+       WHERE ${counts} AND nspname !~ '^pg_' AND nspname <> 'information_schema' AND NOT EXISTS (
          SELECT FROM pg_catalog.pg_depend AS dependency WHERE dependency.classid = 'pg_catalog.${catalog}'::pg_catalog.regclass
            AND dependency.objid = object.oid AND dependency.deptype = 'e')`,
   )
@@ -168,10 +174,16 @@ export async function examineAt(
   const policy = policyOf(wanted);
   const { extensions } = await listExtensions(host.postgres);
   const creatable = new Set(extensions.flatMap(({ name, trusted }) => (trusted ? [name] : [])));
+  const { offered } = await readProjectExtensions(host.settings, host.postgres);
+  const made = new Set(await extensionsOfProject(host.postgres, wanted.project_id));
+  // A project that moves here gets those of its own that this host has.
+  if (policy.sameRoles) for (const { name } of offered) made.add(name);
   const read = await inSource(host.settings, source, READ_WITHIN_MS, async ({ session, tls }) => {
     const catalog = await readCatalog(session, wanted.publication);
     const requested = await readLeftAlone(session, wanted);
-    const missing = catalog.extensions.filter((name) => !creatable.has(name));
+    const missing = catalog.extensions
+      .filter(({ name, schema }) => !creatable.has(name) && !(made.has(name) && schema === MADE_IN))
+      .map(({ name }) => name);
     const use = await readExtensionUse(session, missing, requested.leftAlone);
     const { leftAlone } =
       use.leftOut.length === 0
@@ -194,7 +206,11 @@ export async function examineAt(
       catalog,
       leftAlone,
       unknown: requested.unknown,
-      ofExtensions: [...use.findings, ...ofTables],
+      ofExtensions: [
+        ...use.findings,
+        ...ofTables,
+        ...(policy.sameRoles && !source.isLocal ? versionFindings(catalog, offered) : []),
+      ],
     };
   });
   if (!read.ok) return fail(read.failure);
@@ -243,6 +259,24 @@ export async function examineAt(
     },
   });
 }
+
+/** The schema of the extensions that a project is created with. */
+const MADE_IN = 'public';
+
+/** Another version has other objects, and none is updated in place. */
+const versionFindings = (
+  { extensions }: Pick<SourceCatalog, 'extensions'>,
+  offered: readonly { name: string; version: string }[],
+): SourceFinding[] =>
+  extensions.flatMap(({ name, version }) => {
+    const here = offered.find((each) => each.name === name);
+    if (!here || here.version === version) return [];
+    return finding(
+      'extension',
+      `The project has the extension ${short(name)} in version ${short(version)}, and the other host has ${here.version}. Install the same version there.`,
+      { object: short(name) },
+    );
+  });
 
 /** Facts that a copy needs no rights and no settings for. */
 const FOLLOWING_ONLY = new Set<SourceFinding['problem']>([

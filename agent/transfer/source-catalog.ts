@@ -34,6 +34,12 @@ interface Publication {
   truncate: boolean;
 }
 
+export interface SourceExtension {
+  name: string;
+  version: string;
+  schema: string;
+}
+
 /** Facts that decide whether a database can be followed. */
 export interface SourceCatalog {
   version: string;
@@ -49,7 +55,7 @@ export interface SourceCatalog {
   may_replicate: boolean;
   may_create: boolean;
   large_objects: number;
-  extensions: string[];
+  extensions: SourceExtension[];
   tables: TableRow[];
   hidden_sequences: (Named & { oid: string })[];
   /** Logins whose sessions in the database the login cannot see; superusers are left out, and some of many are listed. */
@@ -87,7 +93,8 @@ const SERVER = `
     has_database_privilege(current_database(), 'CREATE') AS may_create,
     (SELECT count(*)::int FROM (SELECT FROM pg_largeobject_metadata LIMIT ${COUNTED_MAX}) AS counted) AS large_objects`;
 
-const EXTENSIONS = `SELECT extname AS name FROM pg_extension WHERE extname <> 'plpgsql' ORDER BY 1 LIMIT ${OBJECTS_MAX}`;
+const EXTENSIONS = `SELECT extname AS name, extversion AS version, n.nspname AS schema
+  FROM pg_extension JOIN pg_namespace AS n ON n.oid = extnamespace WHERE extname <> 'plpgsql' ORDER BY 1 LIMIT ${OBJECTS_MAX}`;
 
 const NO_MEMBER = noMember('pg_class', 'c.oid');
 
@@ -173,7 +180,7 @@ export const readCatalog = (session: Session, publication: string | null): Promi
       found && server.major >= WITH_PARTS ? await rowsOf<{ partial: number }>(PARTIAL, named) : [];
     return {
       ...server,
-      extensions: (await rowsOf<{ name: string }>(EXTENSIONS)).map(({ name }) => name),
+      extensions: await rowsOf<SourceExtension>(EXTENSIONS),
       tables: isOld ? [] : await rowsOf<TableRow>(TABLES),
       hidden_sequences: await rowsOf<SourceCatalog['hidden_sequences'][number]>(HIDDEN_SEQUENCES),
       hidden_logins: (await rowsOf<{ name: string }>(HIDDEN_LOGINS)).map(({ name }) => name),

@@ -70,7 +70,7 @@ function listed(names: readonly string[]): string {
 }
 
 const WAYS_OUT =
-  'Exclude their tables with exclude_tables, convert their columns at the source, or ask the operator of the database host to add it to EXTENSIONS.';
+  'Exclude their tables with exclude_tables, convert their columns at the source, or ask the operator of the database host to add it to EXTENSIONS. Extensions of PROJECT_EXTENSIONS are named at the creation of a project.';
 
 /**
  * @param missing extensions of the source that owners of branches cannot create

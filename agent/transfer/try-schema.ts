@@ -4,6 +4,7 @@ import type { ArchiveEntry } from '../dump/archive.ts';
 import { planRestore, type RestorePlan, restoreEntries } from '../dump/restore.ts';
 import { identifier, inDatabase, type Pool, type Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
+import { extensionsOfProject } from '../postgres/project-extensions.ts';
 import { grantGroups } from '../privileges/default-privileges.ts';
 import { openLoadSession, type RowsHost } from '../rows/branch-session.ts';
 import { refusedSchema } from './copy-rows.ts';
@@ -84,7 +85,8 @@ async function inTrialDatabase(
   return withLocks(host.sessions, [`clone:${job_id}`], async (own) => {
     try {
       await own.query(`CREATE DATABASE ${identifier(database)} TEMPLATE template0 STRATEGY wal_log`);
-      await inDatabase(host.settings, database, (empty) => grantGroups(empty, project_id));
+      const extensions = await extensionsOfProject(host.postgres, project_id);
+      await inDatabase(host.settings, database, (empty) => grantGroups(empty, project_id, extensions));
       await openToLoad(own, host.settings, { job_id, project_id }, TEMPORARY_MB);
       const session = await openLoadSession(host, { user: loadLoginName(job_id), database, project_id });
       try {

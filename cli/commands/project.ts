@@ -4,7 +4,7 @@ import { dataOf } from '../../client/response-error.ts';
 import { SPARES_WAITS } from '../../shared/branch/spares-wait.ts';
 import { take } from '../../shared/take.ts';
 import { CommandError } from '../exit-codes.ts';
-import { readAttempts, readCount, readDuration, readSpares } from '../option-values.ts';
+import { collect, readAttempts, readCount, readDuration, readSpares } from '../option-values.ts';
 import { printRecord, printRecords, say } from '../output.ts';
 import { openSession, optionsOf, projectOf, projectsNamed, type Session } from '../session.ts';
 import { confirm, isAttended, withProgress } from '../terminal.ts';
@@ -41,6 +41,7 @@ interface NewProject {
   env?: string;
   appKey?: string;
   quota?: number;
+  extension?: string[];
   region?: string;
   ifExists?: 'fail' | 'return';
   allowDuplicate?: boolean;
@@ -133,6 +134,11 @@ export function projectCommand(): Command {
     .option('--env <env>', 'environment, part of the database names (default: prod)')
     .option('--app-key <key>', 'key of the application, part of the database names')
     .option('--quota <gib>', 'storage quota in GiB', readGib)
+    .option(
+      '--extension <name>',
+      'extension of the operator that every database gets, such as postgis; can be repeated',
+      collect,
+    )
     .option('--region <region>', 'where its databases are to be (default: anywhere; see `project regions`)')
     .addOption(
       new Option(
@@ -143,7 +149,7 @@ export function projectCommand(): Command {
     .option('--allow-duplicate', 'create it although another project has the name')
     .option(...TIMEOUT)
     .action(async (name: string, options: NewProject, command: Command) => {
-      const { env, appKey, quota, region, timeout } = options;
+      const { env, appKey, quota, extension, region, timeout } = options;
       const session = openSession(command);
       const { client } = session;
       const existing = await sameName(command, session, name, options);
@@ -153,6 +159,7 @@ export function projectCommand(): Command {
         ...(env !== undefined && { env }),
         ...(appKey !== undefined && { app_key: appKey }),
         ...(quota !== undefined && { storage_quota_gib: quota }),
+        ...(extension !== undefined && { extensions: extension }),
         ...(region !== undefined && { region }),
       };
       const created = await withProgress(`Creating ${name}`, () =>

@@ -89,8 +89,8 @@ const TRUSTED_SERVICES: Record<string, readonly [string, string]> = {
 /** The lines of the command line tool that do what the pages do. */
 export const COMMANDS = {
   listProjects: line(['project', 'list']),
-  createProject: (name: string, region: string) =>
-    line(['project', 'create', name || 'NAME'], { region: region || undefined }),
+  createProject: (name: string, region: string, extensions: readonly string[]) =>
+    line(['project', 'create', name || 'NAME'], { extension: extensions, region: region || undefined }),
   updateProject: (
     project: string,
     { name, quota, attempts, spares, durability, maskedOnly, rotation, approvals }: ChangedProject,

@@ -147,11 +147,17 @@ async function prepare(context: CreationContext, creation: Creation): Promise<vo
     if (outcome.status === 'rejected') throw outcome.reason;
 }
 
+/** An empty database, with the extensions of its project. */
+export const emptyWith = ({ extensions }: Pick<ProjectRow, 'extensions'>) => ({
+  source: null,
+  ...(extensions.length > 0 && { extensions: [...extensions] }),
+});
+
 const clone = async (context: CreationContext, creation: Creation) => {
   const [{ branch }] = creation.branches;
   const { created_by } = await context.callHost('branch.clone', {
     ...(await callOf(context, creation, () => ({}))),
-    source: branch.isDefault ? null : branch.sourceDatabase,
+    ...(branch.isDefault ? emptyWith(creation.project) : { source: branch.sourceDatabase }),
     busy_wait: BUSY_WAIT_MS,
   });
   if (created_by) context.report({ created_by });

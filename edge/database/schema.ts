@@ -180,6 +180,8 @@ export const projects = sqliteTable(
     connectionAttempts: integer('connection_attempts').notNull().default(DEFAULT_CONNECTION_ATTEMPTS),
     /** Only owners and admins may see the data of `main`, and machines with the permission. */
     maskedOnly: integer('masked_only', { mode: 'boolean' }).notNull().default(false),
+    /** Names of the extensions that its databases were created with. */
+    extensions: text('extensions', { mode: 'json' }).$type<readonly string[]>().notNull().default([]),
     /** Approvals that a change of `main` needs. */
     changeApprovals: integer('change_approvals').notNull().default(0),
     /** Of each snapshot without a number of its own; null: automatic. */

@@ -13,20 +13,27 @@ interface Translation<M extends Method> {
 /** Operations as an agent of the previous version knows them; null: it does not. Default: the present ones. */
 export type Translations = { [M in Method]?: Translation<M> | null };
 
-const withoutDrills = (description: Values): Values => ({ ...description, drills_since: null });
+/** An agent of that version runs no drills, and creates no project with an extension. */
+const describedAs = (description: Values): Values => ({
+  ...description,
+  drills_since: null,
+  project_extensions: null,
+});
 
 /**
  * How to speak with an agent of `PREVIOUS_VERSION`: what has changed since, so nothing after a release.
  * `test/edge/host-link/previous-version.test.ts` fails for a changed schema that has no line here.
  */
 export const OPERATIONS: Translations = {
-  // An agent of the previous version runs no drills.
-  'host.describe': { result: withoutDrills },
+  'host.describe': { result: describedAs },
   'inventory.digest': {
     result: ({ description, ...result }) => ({
       ...result,
-      description: description === null ? null : withoutDrills(description as Values),
+      description: description === null ? null : describedAs(description as Values),
     }),
+  },
+  'branch.clone': {
+    params: ({ extensions, ...params }) => (extensions === undefined ? params : null),
   },
   'past.recover': {
     params: ({ bisection_id, ...params }) => (bisection_id === undefined ? params : null),

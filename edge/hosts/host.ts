@@ -58,6 +58,14 @@ const HostState = z
           'The DNS names that the certificates of both servers have. Null: the agent does not report them.',
         example: ['eu-1.db.example.com', '*.db.example.com'],
       }),
+    project_extensions: z
+      .array(z.strictObject({ name: z.string(), version: z.string() }))
+      .nullable()
+      .meta({
+        description:
+          'Extensions that a project can be created with here. Null: the agent does not report them.',
+        example: [{ name: 'postgis', version: '3.6.0' }],
+      }),
     warnings: z.array(z.string()).meta({
       description: 'A sentence for each fault of the set-up, with the correction.',
       example: ['There is no backup of the last 36 hours: make one, and check its timer.'],
@@ -114,6 +122,7 @@ const toState = (
   last_backup_at: more.last_backup_at,
   last_archived_at: more.last_archived_at,
   certificate_names: more.certificate_names ?? null,
+  project_extensions: more.project_extensions ?? null,
   warnings,
 });
 
@@ -194,6 +203,16 @@ const isPlacedOn = (
 export const hasPlaceOn = (hostId: SQL | string, projectId = ''): SQL => sql`coalesce(
   (select host.capacity from ${hosts} as host where host.id = ${hostId}) > (
     select count(*) from ${projects} as placed where ${isPlacedOn(hostId, projectId)}), 1)`;
+
+/** Names of the extensions that projects can be created with on the host, as rows of `name`. */
+export const extensionsOn = (hostId: SQLWrapper | string): SQL => sql`(
+  select json_extract(value, '$.name') as name
+  from ${hosts} as host, json_each(host.description, '$.project_extensions') where host.id = ${hostId})`;
+
+/** Returns whether databases with these extensions, each named once, can be created on the host. */
+export const offersExtensions = (hostId: SQLWrapper | string, names: readonly string[]): SQL =>
+  sql`(select count(*) from ${extensionsOn(hostId)}
+    where name in (select value from json_each(${JSON.stringify(names)}))) = ${names.length}`;
 
 /** Returns whether a project moves to or from the host. */
 export const isMoving = (hostId: string): SQL =>

@@ -4,6 +4,7 @@ import { verifiersOf } from '../access/credentials.ts';
 import { accessFacts, accessOf, accessReads, nextAccessRevision, sendAccess } from '../access/send-access.ts';
 import { auditEvent, inTenantOfProject } from '../audit/audit-event.ts';
 import { BUSY_WAIT_MS } from '../branches/clone-source.ts';
+import { emptyWith } from '../branches/create-branches.ts';
 import { insertIf, isOneOf } from '../database/database.ts';
 import { KEPT_MS, moves } from '../database/move-schema.ts';
 import { auditEvents, branchCredentials, jobs, projects } from '../database/schema.ts';
@@ -143,7 +144,11 @@ async function build(context: Context, moving: Moving): Promise<void> {
       branches: [{ ...branch, verifiers: await verifiersOf(CREDENTIAL_KEYS, rows) }],
     });
     const plain = { ...about, branches: [branch] };
-    await toHost(context, 'branch.clone', { ...plain, source: null, busy_wait: BUSY_WAIT_MS });
+    await toHost(context, 'branch.clone', {
+      ...plain,
+      ...emptyWith(moving.project),
+      busy_wait: BUSY_WAIT_MS,
+    });
     await toHost(context, 'branch.finalize', plain);
     await setBranch(context, moving, id, { state: built, revision: project.accessRevision });
   }

@@ -182,6 +182,7 @@ const projectRow = (request: ProjectRequest, appKey: string, now: Date): Project
   snapshotDueAt: null,
   maskedOnly: false,
   changeApprovals: 0,
+  extensions: request.extensions,
   spares: null,
   durability: 'async',
   blocksObservedAt: null,
@@ -316,6 +317,7 @@ export interface ProjectRequest {
   requestedAppKey: string | null;
   env: string;
   storageQuotaGib: number;
+  extensions: readonly string[];
   hostId: string;
   actor: Actor;
   keyUse: KeyUse | null;

@@ -52,6 +52,11 @@ export const Project = z
         'Only owners, admins and API keys with the permission `data.full` get unmasked data. Everybody else gets branches with masked data, or without rows.',
       example: false,
     }),
+    extensions: z.array(z.string()).meta({
+      description:
+        'Extensions that its databases were created with. Their owners can neither drop nor update them.',
+      example: ['postgis'],
+    }),
     change_approvals: z.int().meta({
       description: 'Approvals by other members that a change of `main` needs before it can be applied.',
       example: 0,
@@ -141,6 +146,7 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   next_slot_at: row.nextSlotAt?.toISOString() ?? null,
   connection_attempts_per_minute: row.connectionAttempts,
   masked_only: row.maskedOnly,
+  extensions: [...row.extensions],
   change_approvals: row.changeApprovals,
   max_slug_length: maxSlugLength(row.appKey, row.env),
   snapshot_schedule: row.snapshotSchedule,

@@ -7,7 +7,7 @@ import { isOpenJob } from '../database/conditions.ts';
 import { type Database, type DatabaseBinding, openDatabase } from '../database/database.ts';
 import { drains, moves } from '../database/move-schema.ts';
 import { hosts, jobs, projects } from '../database/schema.ts';
-import { hasPlaceOn, hasRoomOn, isOpenHost } from '../hosts/host.ts';
+import { hasPlaceOn, hasRoomOn, isOpenHost, offersExtensions } from '../hosts/host.ts';
 import { type HostLinks, isLinked } from '../hosts/host-client.ts';
 import { READINGS } from '../jobs/job-store.ts';
 import { publicFailure } from '../jobs/saga.ts';
@@ -170,14 +170,14 @@ export async function continueDrain(env: DrainEnv, hostId: string): Promise<void
 }
 
 /**
- * The linked host of the same region with the fewest projects that has a place and room.
- * @returns or HOST_FULL, and HOST_UNAVAILABLE while those that have are away
+ * The linked host of the same region with the fewest projects that has a place, room and the extensions of the project.
+ * @returns or HOST_FULL, and HOST_UNAVAILABLE while those that have are away or lack an extension
  */
 async function otherHost(
   env: DrainEnv,
   db: Database,
   hostId: string,
-  { id, storageQuotaGib }: typeof projects.$inferSelect,
+  { id, storageQuotaGib, extensions }: typeof projects.$inferSelect,
 ): Promise<Result<string, Failure>> {
   const fits = and(
     isOpenHost,
@@ -187,10 +187,10 @@ async function otherHost(
     hasRoomOn(readSettings(env), sql`hosts.id`, id, storageQuotaGib),
   );
   const found = await db
-    .select({ id: hosts.id })
+    .select({ id: hosts.id, offers: sql`${offersExtensions(sql`hosts.id`, extensions)}`.mapWith(Boolean) })
     .from(hosts)
     .where(fits)
     .orderBy(sql`(select count(*) from ${projects} where host_id = ${hosts.id})`);
-  for (const host of found) if (await isLinked(env, host.id)) return ok(host.id);
+  for (const { id: other, offers } of found) if (offers && (await isLinked(env, other))) return ok(other);
   return fail({ code: found.length === 0 ? 'HOST_FULL' : 'HOST_UNAVAILABLE' });
 }

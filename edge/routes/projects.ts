@@ -2,6 +2,7 @@ import { and, eq, gt, inArray, isNotNull, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { AttemptsPerMinute } from '../../shared/branch/connection-attempts.ts';
 import { SnapshotSchedule, Spares, type SparesState } from '../../shared/branch/snapshot.ts';
+import { ProjectExtensions } from '../../shared/project/extensions.ts';
 import {
   AppKey,
   DEFAULT_ENVIRONMENT,
@@ -23,7 +24,7 @@ import { hosts, projects, snapshots } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { Region } from '../hosts/enrolment.ts';
-import { hasPlaceOn, hasRoomOn, isOpenHost } from '../hosts/host.ts';
+import { extensionsOn, hasPlaceOn, hasRoomOn, isOpenHost, offersExtensions } from '../hosts/host.ts';
 import { callHostForClient, isLinked } from '../hosts/host-client.ts';
 import { readState, recordSync } from '../hosts/pair.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../idempotency/idempotency-key.ts';
@@ -63,6 +64,11 @@ const NewProject = z
     app_key: AppKey.optional(),
     env: Environment.default(DEFAULT_ENVIRONMENT),
     storage_quota_gib: StorageQuotaGib.default(DEFAULT_STORAGE_QUOTA_GIB),
+    extensions: ProjectExtensions.default([]).meta({
+      description:
+        'Extensions that every database of the project gets, of those that the operator of a database host lets projects be created with. They cannot be changed later. Owners create all others by themselves, as `GET …/extensions` lists them.',
+      example: ['postgis'],
+    }),
     region: Region.optional().meta({
       description: 'Where its databases are to be, one of `GET /api/v1/regions`. Default: anywhere.',
     }),
@@ -122,18 +128,35 @@ const noHost = (where: string) =>
 interface Wanted {
   projectId: string;
   quotaGib: number;
+  extensions: readonly string[];
   region: string | undefined;
 }
 
+const noOffer = (region: string | undefined, offered: readonly string[]) =>
+  `no database host${region === undefined ? '' : ` of ${region}`} creates projects with them; ${
+    offered.length === 0 ? 'none is offered' : `offered: ${offered.join(', ')}`
+  }`;
+
 /**
- * The linked host with the fewest projects, of the region if one is named, that has a place and room for the quota.
- * @throws ApiError VALIDATION_FAILED for a region without hosts, HOST_UNAVAILABLE, HOST_FULL
+ * The linked host with the fewest projects, of the region if one is named, that has the extensions, a place and room for the
+ * quota.
+ * @throws ApiError VALIDATION_FAILED for a region without hosts, or extensions that no host has; HOST_UNAVAILABLE, HOST_FULL
  */
-async function chooseHost(env: Env, db: Database, { projectId, quotaGib, region }: Wanted): Promise<string> {
+async function chooseHost(
+  env: Env,
+  db: Database,
+  { projectId, quotaGib, extensions, region }: Wanted,
+): Promise<string> {
   const hasRoom = sql`${hasRoomOn(readSettings(env), sql`hosts.id`, projectId, quotaGib)}
     and ${hasPlaceOn(sql`hosts.id`)}`.mapWith(Boolean);
   const all = await db
-    .select({ id: hosts.id, hasRoom, isOpen: sql`${isOpenHost}`.mapWith(Boolean) })
+    .select({
+      id: hosts.id,
+      hasRoom,
+      isOpen: sql`${isOpenHost}`.mapWith(Boolean),
+      offers: sql`${offersExtensions(sql`hosts.id`, extensions)}`.mapWith(Boolean),
+      offered: sql<string | null>`(select json_group_array(name) from ${extensionsOn(sql`hosts.id`)})`,
+    })
     .from(hosts)
     .where(region === undefined ? isOpenHost : eq(hosts.region, region))
     .orderBy(sql`(select count(*) from ${projects} where host_id = ${hosts.id})`);
@@ -141,7 +164,13 @@ async function chooseHost(env: Env, db: Database, { projectId, quotaGib, region 
     const message = `there is no region ${region}; GET /api/v1/regions lists them`;
     throw new ApiError('VALIDATION_FAILED', { details: [{ path: 'region', message }] });
   }
-  const candidates = all.filter(({ isOpen }) => isOpen);
+  const open = all.filter(({ isOpen }) => isOpen);
+  const candidates = open.filter(({ offers }) => offers);
+  if (open.length > 0 && candidates.length === 0) {
+    const offered = new Set(open.flatMap((host): string[] => JSON.parse(host.offered ?? '[]')));
+    const message = noOffer(region, [...offered].sort());
+    throw new ApiError('VALIDATION_FAILED', { details: [{ path: 'extensions', message }] });
+  }
   if (candidates.length === 0)
     throw new ApiError('HOST_UNAVAILABLE', { message: noHost(region === undefined ? '' : ` of ${region}`) });
   let isFull = false;
@@ -341,8 +370,8 @@ router.openapi(
       throw new ApiError('QUOTA_ABOVE_SELF_SERVICE_CAP', { limit: SELF_SERVICE_QUOTA_CAP_GIB });
     }
     const projectId = crypto.randomUUID();
-    const { region, storage_quota_gib: quotaGib } = body;
-    const hostId = await chooseHost(c.env, db, { projectId, quotaGib, region });
+    const { region, extensions, storage_quota_gib: quotaGib } = body;
+    const hostId = await chooseHost(c.env, db, { projectId, quotaGib, extensions, region });
     const outcome = await coordinatorOf(c.env, projectId).createProject(
       {
         jobId: crypto.randomUUID(),
@@ -351,7 +380,8 @@ router.openapi(
         name: body.name,
         requestedAppKey: body.app_key ?? null,
         env: body.env,
-        storageQuotaGib: body.storage_quota_gib,
+        storageQuotaGib: quotaGib,
+        extensions,
         hostId,
         actor: actorOf(c),
         keyUse,

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { Moment } from '../moment.ts';
+import { PROJECT_EXTENSIONS_MAX } from '../project/extensions.ts';
 
 const Bytes = z.int().nonnegative();
 const Time = z.iso.datetime().nullable();
@@ -30,6 +31,11 @@ export const HostDescription = z.strictObject({
   drills_since: Time,
   /** DNS names that the certificates of both servers have, wildcards among them. */
   certificate_names: z.array(z.string().max(255)).max(100).nullable(),
+  /** Extensions that a project can be created with. */
+  project_extensions: z
+    .array(z.strictObject({ name: z.string().max(63), version: z.string().max(100) }))
+    .max(PROJECT_EXTENSIONS_MAX)
+    .nullable(),
   /** A sentence for each fault of the set-up. */
   warnings: z.array(z.string()),
 });

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { BRANCH_ROLES } from '../branch/login.ts';
 import { ProjectSizes } from '../measurement.ts';
+import { ProjectExtensions } from '../project/extensions.ts';
 import { Access, Verifier } from './access.ts';
 import { CHANGE_OPERATIONS } from './change-operations.ts';
 import { DIFFERENCE_OPERATIONS } from './difference-operations.ts';
@@ -104,6 +105,8 @@ export const OPERATIONS = {
        * `main`.
        */
       source: Source.nullable(),
+      /** Extensions that an empty one gets, and each later database of the project. */
+      extensions: ProjectExtensions.optional(),
       busy_wait: BusyWait,
     }),
     /** Outcome of the clone of the source; `created` is false when no clone was missing. */

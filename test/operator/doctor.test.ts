@@ -65,6 +65,7 @@ const healthy = (): Schemas['Host'] => ({
     last_backup_at: new Date(Date.now() - HOUR_MS).toISOString(),
     last_archived_at: null,
     certificate_names: ['localhost'],
+    project_extensions: [],
     warnings: [],
   },
   enrolled_at: new Date().toISOString(),

@@ -4,6 +4,7 @@ import { AS_TEXT, identifier, inDatabase, type Pool, type Session } from '../../
 import { dropDatabase, protectWork } from '../../postgres/databases.ts';
 import { tryLock, withLocks } from '../../postgres/locks.ts';
 import { sqlState } from '../../postgres/postgres-failure.ts';
+import { extensionsOfProject, openPublic } from '../../postgres/project-extensions.ts';
 import type { Excesses } from '../../process/excesses.ts';
 import { HostError } from '../../process/host-error.ts';
 import type { RowsHost } from '../../rows/branch-session.ts';
@@ -197,9 +198,9 @@ async function openScratch(
   await dropDatabase(session, database);
   await createClone(host, session, { name: database, source: null, busy_wait: 0 });
   const name = identifier(database);
-  // No tenant has run code in it.
+  const extensions = await extensionsOfProject(session, login.project_id);
   await inDatabase(host.settings, database, (empty) =>
-    empty.query(`ALTER SCHEMA public OWNER TO ${identifier(groupName(login.project_id, 'owner'))}`),
+    openPublic(empty, groupName(login.project_id, 'owner'), extensions),
   );
   await session.query(
     `${protectWork(host.settings, database, { project_id: login.project_id })};

@@ -23,6 +23,8 @@ function NewProjectPage() {
   const [env, setEnv] = useState('prod');
   const [quota, setQuota] = useState(String(DEFAULT_QUOTA_GIB));
   const [region, setRegion] = useState('');
+  const [extensionsText, setExtensions] = useState('');
+  const extensions = extensionsText.split(/[\s,]+/).filter(Boolean);
   const regions = useQuery(regionsQuery()).data ?? [];
   const [job, setJob] = useState<Job | null>(null);
   const creation = useMutation({
@@ -32,6 +34,7 @@ function NewProjectPage() {
         env,
         storage_quota_gib: Number(quota),
         ...(appKey !== '' && { app_key: appKey }),
+        ...(extensions.length > 0 && { extensions }),
         ...(region !== '' && { region }),
       };
       const init = { params: AT_ONCE, body };
@@ -96,6 +99,14 @@ function NewProjectPage() {
           problem={problemOf('storage_quota_gib')}
           required
         />
+        <Field
+          label="Extensions (optional)"
+          hint="Only those that the operator adds to a new project, such as postgis. They cannot be changed later."
+          className="mono"
+          value={extensionsText}
+          onChange={(event) => setExtensions(event.target.value)}
+          problem={problemOf('extensions')}
+        />
         {regions.length > 0 && (
           <SelectField
             label="Region"
@@ -123,7 +134,7 @@ function NewProjectPage() {
           </Link>
         </div>
       </form>
-      <CommandLine command={COMMANDS.createProject(name, region)} />
+      <CommandLine command={COMMANDS.createProject(name, region, extensions)} />
     </Page>
   );
 }

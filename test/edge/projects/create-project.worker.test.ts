@@ -1,4 +1,4 @@
-import { eq } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { accounts } from '../../../edge/database/people-schema.ts';
 import {
@@ -10,11 +10,13 @@ import {
   tenantCaps,
   users,
 } from '../../../edge/database/schema.ts';
+import { offersExtensions } from '../../../edge/hosts/host.ts';
 import { type ProjectRequest, reserveProject } from '../../../edge/projects/create-project.ts';
 import { readSettings } from '../../../edge/settings.ts';
 import { changeTenantCaps } from '../../../edge/tenancy/tenant-caps.ts';
 import { maxSlugLength } from '../../../shared/branch/database-name.ts';
 import { AppKey } from '../../../shared/project/project-name.ts';
+import type { HostDescription } from '../../../shared/protocol/host-description.ts';
 import { ACTOR, startRecords } from '../../support/records/records.ts';
 import { SETTINGS } from '../../support/worker/worker.ts';
 
@@ -46,6 +48,7 @@ async function create(change: Partial<ProjectRequest> = {}) {
     requestedAppKey: 'shop',
     env: 'prod',
     storageQuotaGib: 0.25,
+    extensions: [],
     hostId: 'h',
     actor: ACTOR,
     keyUse: null,
@@ -121,6 +124,37 @@ describe('an app key', () => {
     expect(appKey).not.toBe(key);
     expect(AppKey.safeParse(appKey).success).toBe(true);
     expect(maxSlugLength(appKey, env)).toBeGreaterThanOrEqual(3);
+  });
+});
+
+describe('the extensions of a project', () => {
+  const offered = async (description: object | null, names: string[]) => {
+    await db.update(hosts).set({ description: description as HostDescription | null });
+    const [row] = await db
+      .select({ offers: sql`${offersExtensions('h', names)}`.mapWith(Boolean) })
+      .from(hosts);
+    return row?.offers;
+  };
+  const POSTGIS = { project_extensions: [{ name: 'postgis', version: '3.6.0' }] };
+
+  test.each<[object | null, string[], boolean]>([
+    [POSTGIS, ['postgis'], true],
+    [POSTGIS, ['postgis', 'vector'], false],
+    [POSTGIS, [], true],
+    [{ project_extensions: [] }, ['postgis'], false],
+    [{ project_extensions: null }, ['postgis'], false],
+    [{}, ['postgis'], false],
+    [{}, [], true],
+    [null, ['postgis'], false],
+    [null, [], true],
+  ])('of a host that reports %j, %j are offered: %s', async (description, names, expected) => {
+    expect(await offered(description, names)).toBe(expected);
+  });
+
+  test('are recorded with it', async () => {
+    const { projectId } = await create({ extensions: ['postgis'] });
+    const [row] = await db.select().from(projects).where(eq(projects.id, projectId));
+    expect(row?.extensions).toEqual(['postgis']);
   });
 });
 

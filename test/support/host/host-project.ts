@@ -26,6 +26,8 @@ export class Project {
   revision = 1;
   /** The project's access apart from its rules. */
   restrictions: Pick<Partial<Access>, 'write_blocked' | 'closed'> = {};
+  /** Extensions that its empty databases get. */
+  extensions: string[] = [];
 
   constructor(
     host: Host,
@@ -59,7 +61,12 @@ export class Project {
   }
 
   clone = (branch: Branch, source: string | null, busyWait = BUSY_WAIT_MS) =>
-    runOperation(this.#host, 'branch.clone', { ...newBranch(branch), source, busy_wait: busyWait });
+    runOperation(this.#host, 'branch.clone', {
+      ...newBranch(branch),
+      source,
+      ...(source === null && this.extensions.length > 0 && { extensions: this.extensions }),
+      busy_wait: busyWait,
+    });
 
   finalize = (branch: Branch) => runOperation(this.#host, 'branch.finalize', newBranch(branch));
 

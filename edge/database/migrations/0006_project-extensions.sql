@@ -1,0 +1,1 @@
+ALTER TABLE `projects` ADD `extensions` text DEFAULT '[]' NOT NULL;
