@@ -78,6 +78,9 @@ The load of the source is not rehearsed.`,
 function report(command: Command, { rehearsal, result: code }: Rehearsed<number>, source: string): void {
   if (isJson(command)) printRecord(command, { exit_code: code, ...rehearsal });
   else if (rehearsal.report) printLines(rehearsalText(rehearsal.report));
+  const { server_version: server, source_version: former } = rehearsal;
+  if (former !== null && Number.parseInt(former, 10) !== Number.parseInt(server ?? '', 10))
+    say(`It ran on PostgreSQL ${server}; main comes from ${former}, whose locks and plans may differ.`);
   say(`The load of ${source} was not rehearsed: there, a lock also waits for other sessions.`);
   if (code !== 0)
     throw new CommandError(

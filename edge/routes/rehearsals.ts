@@ -1,13 +1,17 @@
+import { eq, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { LockLimits, Rehearsal as RehearsalRecord } from '../../shared/protocol/rehearsal-operations.ts';
 import { isProjectMoving } from '../database/conditions.ts';
+import type { Database } from '../database/database.ts';
+import { hosts, projects } from '../database/schema.ts';
+import { follows } from '../database/source-schema.ts';
 import { ApiError } from '../errors.ts';
 import { missing } from '../missing.ts';
-import { actorOf } from '../pipeline/context.ts';
+import { type AppContext, actorOf } from '../pipeline/context.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { auditedWork } from './audited-work.ts';
-import { BranchRefParams, branchOf, HOST_FAILURES } from './in-project.ts';
+import { BranchRefParams, HOST_FAILURES, inBranch, usableBranch } from './in-project.ts';
 
 const tags = ['Rehearsals'];
 
@@ -37,7 +41,40 @@ const Rehearsal = RehearsalRecord.extend({
     description:
       'Null while the rehearsal is running. `dangers` are long locks on large tables, rewritten tables, and tables that lost rows. `schema` is what has changed since the start. Counts of rows are exact as far as the time allowed.',
   }),
+  server_version: z.string().nullable().meta({
+    description:
+      'Version of PostgreSQL on the database host, whose plans and locks the report is about. Null: not reported yet.',
+    example: '18.1',
+  }),
+  source_version: z.string().nullable().meta({
+    description:
+      'Version of the database that `main` follows or has followed. Its plans and locks may differ. Null: none.',
+    example: '15.18',
+  }),
 }).meta({ id: 'Rehearsal' });
+
+/** Versions of the server of the rehearsal, and of the database that `main` comes from. */
+const versionsOf = (db: Database, projectId: string) =>
+  db
+    .select({
+      server_version: sql<string | null>`json_extract(${hosts.description}, '$.postgres_version')`,
+      source_version: sql<string | null>`json_extract(${follows.source}, '$.version')`,
+    })
+    .from(projects)
+    .innerJoin(hosts, eq(hosts.id, projects.hostId))
+    .leftJoin(follows, eq(follows.projectId, projects.id))
+    .where(eq(projects.id, projectId));
+
+/** As `branchOf`, with the versions, in one trip. @throws ApiError */
+async function rehearsedBranch(c: AppContext, params: { project_id: string; branch_ref: string }) {
+  const [project, branch, [versions]] = await inBranch(c, params, (db) => [
+    versionsOf(db, params.project_id),
+  ]);
+  return {
+    ...usableBranch(c, project, branch, 'read'),
+    versions: versions ?? { server_version: null, source_version: null },
+  };
+}
 
 const router = operations();
 
@@ -58,7 +95,7 @@ router.openapi(
   async (c) => {
     const params = c.req.valid('param');
     const { limits } = c.req.valid('json');
-    const { branch, database, call } = await branchOf(c, params, 'read');
+    const { branch, database, call, versions } = await rehearsedBranch(c, params);
     if (branch.leaseSeconds === null) throw new ApiError('BRANCH_NOT_LEASED');
     // The host that watches has no clients of the branch any more when the project has moved.
     if (await isProjectMoving(databaseOf(c), params.project_id)) throw new ApiError('PROJECT_MOVING');
@@ -69,7 +106,7 @@ router.openapi(
       { ...about, name: 'rehearsal.started' },
       async () => ({ result: await call('rehearsal.start', { ...database, limits }), metadata: limits }),
     );
-    return c.json(started, 201);
+    return c.json({ ...started, ...versions }, 201);
   },
 );
 
@@ -86,10 +123,10 @@ router.openapi(
     failures: HOST_FAILURES,
   }),
   async (c) => {
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
+    const { database, call, versions } = await rehearsedBranch(c, c.req.valid('param'));
     const { rehearsal } = await call('rehearsal.read', database);
     if (!rehearsal) throw ApiError.of(missing('rehearsal'));
-    return c.json(rehearsal, 200);
+    return c.json({ ...rehearsal, ...versions }, 200);
   },
 );
 
@@ -108,7 +145,7 @@ router.openapi(
   }),
   async (c) => {
     const params = c.req.valid('param');
-    const { branch, database, call } = await branchOf(c, params, 'read');
+    const { branch, database, call, versions } = await rehearsedBranch(c, params);
     const about = { projectId: params.project_id, branchId: branch.id, metadata: {} };
     const rehearsal = await auditedWork(
       databaseOf(c),
@@ -121,7 +158,7 @@ router.openapi(
       },
     );
     if (!rehearsal) throw ApiError.of(missing('rehearsal'));
-    return c.json(rehearsal, 200);
+    return c.json({ ...rehearsal, ...versions }, 200);
   },
 );
 

@@ -44,8 +44,11 @@ test('a danger ends with exit code 9, and the output of the command is not in th
     ...psql("alter table book alter id type bigint; select 'migrated as ' || current_user"),
   );
   expect({ code, stderr }).toEqual({ code: 9, stderr: expect.stringContaining('migrated as g_') });
-  const { exit_code, state, report } = JSON.parse(stdout) as Schemas['Rehearsal'] & { exit_code: number };
+  const { exit_code, state, report, server_version, source_version } = JSON.parse(
+    stdout,
+  ) as Schemas['Rehearsal'] & { exit_code: number };
   expect({ exit_code, state }).toEqual({ exit_code: 0, state: 'finished' });
+  expect([server_version, source_version]).toEqual([expect.stringMatching(/^18\b/), null]);
   expect(report?.dangers).toEqual([{ kind: 'rewrite', schema: 'public', name: 'book' }]);
   expect(report?.schema.statements.join()).toContain('ALTER COLUMN "id" TYPE bigint');
   expect(await names()).toEqual(['main']);
