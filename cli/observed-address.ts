@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 import type { Schemas } from '../client/client.ts';
+import { refusedAddressIn } from '../shared/refused-address.ts';
 import { say } from './output.ts';
 
 /** In place of a network: the address that the database host sees. */
@@ -19,9 +20,6 @@ const int32 = (...values: number[]) => {
   for (const [n, value] of values.entries()) bytes.writeInt32BE(value, 4 * n);
   return bytes;
 };
-
-/** How PostgreSQL names the address of a client that no line of `pg_hba.conf` admits. */
-const REFUSED = /(?:no pg_hba\.conf entry for|pg_hba\.conf rejects connection for) host "([^"]+)"/;
 
 async function firstMessage(socket: Socket, request: Buffer, complete: (received: Buffer) => boolean) {
   socket.write(request);
@@ -70,8 +68,8 @@ export async function refusedAddress({
       Buffer.concat([int32(body.length + 4), body]),
       (received) => received.length >= 5 && received.length > received.readInt32BE(1),
     );
-    const [, address = ''] = REFUSED.exec(answer.toString('utf8')) ?? [];
-    return isIP(address) === 0 ? null : address;
+    const address = refusedAddressIn(answer.toString('utf8'));
+    return address !== null && isIP(address) !== 0 ? address : null;
   } catch {
     return null;
   } finally {

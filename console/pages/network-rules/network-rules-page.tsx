@@ -19,6 +19,7 @@ import './network-rules.css';
 import { isInNetwork, isPlainAddress } from '../../../shared/cidr.ts';
 import { dateTime, duration, secondsUntil } from '../../../shared/format.ts';
 import { isNetworkName, NETWORK_NAMES, type NetworkName } from '../../../shared/named-networks.ts';
+import { refusedAddressIn } from '../../../shared/refused-address.ts';
 import { RULE_VIAS, type RuleVia } from '../../../shared/rule-via.ts';
 import { BranchName } from '../../components/branch.tsx';
 import { ActionDialog } from '../../components/dialog.tsx';
@@ -94,9 +95,9 @@ function AddRule({ projectId, branches }: { projectId: string; branches: readonl
           label="Address or network"
           className="mono"
           placeholder="203.0.113.0/24"
-          hint={`Or ${NETWORK_NAMES.join(', ')}, whose networks are kept current.`}
+          hint={`Or ${NETWORK_NAMES.join(', ')}, whose networks are kept current. Or paste the error of a refused login: it names the address that the database host sees.`}
           value={cidr}
-          onChange={(event) => setCidr(event.target.value)}
+          onChange={(event) => setCidr(refusedAddressIn(event.target.value) ?? event.target.value)}
           problem={problem}
           required
         />
