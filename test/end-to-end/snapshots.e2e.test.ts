@@ -1,5 +1,8 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterEach, beforeAll, beforeEach, describe, expect, inject, test } from 'vitest';
 import { Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
+import { catalogLines, differentLines } from '../support/catalog-lines.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
@@ -43,6 +46,14 @@ const snapshotsOf = async (ref: string) =>
 const reset = (ref: string, body: Record<string, unknown>) =>
   api.post<BranchBody>(`${path}/branches/${ref}/reset`, body);
 const urlOf = async (ref: string) => (await api.credentials(project.id, ref)).direct_url;
+const catalogAt = async (url: string) => {
+  const client = await connect(url);
+  try {
+    return await catalogLines(client, { rights: true });
+  } finally {
+    await client.end();
+  }
+};
 const idsAt = async (url: string) =>
   (await query<{ id: number }>(url, 'select id from item order by id')).map(({ id }) => id);
 
@@ -186,6 +197,20 @@ describe('a reset', () => {
     // What they left behind stays until it expires.
     const { body: left } = await api.get<{ snapshots: SnapshotBody[] }>(`${path}/snapshots`);
     expect(left.snapshots.filter(({ branch_id }) => branch_id === branch.id)).toHaveLength(3);
+  });
+
+  test('gives a branch the catalogs of its parent', async () => {
+    const schema = readFileSync(join(import.meta.dirname, '../support/schemas/rest-service.sql'), 'utf8');
+    await query(mainUrl, schema);
+    await api.branch(project.id, 'catalogs');
+    const url = await urlOf('catalogs');
+    const wanted = await catalogAt(mainUrl);
+    await query(url, 'drop schema api cascade; alter table item add note text; create table more ()');
+    expect(differentLines(wanted, await catalogAt(url)).length).toBeGreaterThan(20);
+    expect((await reset('catalogs', { to: 'parent' })).status).toBe(200);
+    expect(differentLines(wanted, await catalogAt(url))).toEqual([]);
+    await api.delete(`${path}/branches/catalogs?purge=true`);
+    await query(mainUrl, 'drop schema api cascade; drop schema internal cascade');
   });
 
   test('of main needs its name, and main has no parent', async () => {

@@ -7,6 +7,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { measureFolder } from '../../agent/volumes/disk-bytes.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
+import { catalogLines, differentLines } from '../support/catalog-lines.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
@@ -103,6 +104,15 @@ const ledgerUrl = async (kind: 'direct_url' | 'database_url' = 'direct_url') =>
 
 const durabilityOf = async () => (await api.get(`/api/v1/projects/${ledger.id}`)).body.durability_state;
 
+const catalogOf = async (ref: string) => {
+  const client = await connect(await urlOf(ref));
+  try {
+    return await catalogLines(client, { rights: true });
+  } finally {
+    await client.end();
+  }
+};
+
 const present = async () => {
   const rows = await query<{ id: number }>(await urlOf('main'), 'select id from written');
   return new Set(rows.map(({ id }) => id));
@@ -120,6 +130,8 @@ beforeAll(async () => {
   project = await api.project('shop');
   await api.allow(project.id);
   await query(await urlOf('main'), 'create table written (id int primary key)');
+  const schema = readFileSync(join(import.meta.dirname, '../support/schemas/rest-service.sql'), 'utf8');
+  await query(await urlOf('main'), schema);
   await api.branch(project.id, 'pr-1');
   ledger = await api.project('ledger');
   await api.allow(ledger.id);
@@ -226,6 +238,8 @@ describe('a host with a standby', () => {
 
   test('a planned switch loses nothing, and the former primary stays fenced', async () => {
     const { primary, standby } = await hosts();
+    const catalog = await catalogOf('pr-1');
+    expect(catalog.length).toBeGreaterThan(50);
     const writer = new Writer(() => urlOf('main'), 1);
     await eventually(async () => expect(writer.confirmed.size).toBeGreaterThan(20));
     const promoted = await operator.post<{ host: HostBody }>(`/platform/v1/hosts/${standby.id}/promote`, {});
@@ -239,6 +253,7 @@ describe('a host with a standby', () => {
     const url = new URL(await urlOf('pr-1', 'database_url'));
     expect(url.port).toBe(String(stack.standby.ports.pooled));
     expect(await query(url.href, 'select 1 as one')).toEqual([{ one: 1 }]);
+    expect(differentLines(catalog, await catalogOf('pr-1'))).toEqual([]);
     const now = await hosts();
     expect([roleOf(now.standby, now.standby), roleOf(now.standby, primary)]).toEqual(['primary', 'fenced']);
     for (const port of [stack.state.direct_port, stack.state.pooled_port])
