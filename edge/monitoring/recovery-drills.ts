@@ -1,11 +1,7 @@
 import { and, desc, eq, isNotNull, lt, or, sql } from 'drizzle-orm';
 import { z } from 'zod';
-import {
-  DRILL_OVERDUE_MS,
-  DRILL_PROBLEMS,
-  DrillProblem,
-  type DrillReport,
-} from '../../shared/protocol/recovery-drill.ts';
+import { DRILL_PROBLEMS } from '../../shared/drill-problems.ts';
+import { DRILL_OVERDUE_MS, DrillProblem, type DrillReport } from '../../shared/protocol/recovery-drill.ts';
 import { auditEvent, inTenantOfProject, noActor } from '../audit/audit-event.ts';
 import {
   type Database,

@@ -1,17 +1,9 @@
 import { z } from 'zod';
+import { DRILL_PROBLEMS, type DrillProblem as Problem } from '../drill-problems.ts';
 import { Moment } from '../moment.ts';
 import { Id } from './operation.ts';
 
-/** Why a drill has failed, in a sentence for its readers. */
-export const DRILL_PROBLEMS = {
-  base_copy_missing: 'The copy of the files from before the time is gone.',
-  log_unreadable: 'The log since then does not lead to the time.',
-  content_differs: 'Rows are others than at that time.',
-  not_copied: 'The database could not be copied.',
-} as const;
-
-export type DrillProblem = keyof typeof DRILL_PROBLEMS;
-export const DrillProblem = z.enum(Object.keys(DRILL_PROBLEMS) as [DrillProblem, ...DrillProblem[]]);
+export const DrillProblem = z.enum(Object.keys(DRILL_PROBLEMS) as [Problem, ...Problem[]]);
 
 /** Result of a recovery of `main` to a recorded time. No value of a row is in it. */
 export const DrillReport = z.strictObject({

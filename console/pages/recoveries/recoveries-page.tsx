@@ -1,8 +1,8 @@
 import { queryOptions, useQuery } from '@tanstack/react-query';
 import { createFileRoute, Link } from '@tanstack/react-router';
 import { dataOf } from '../../../client/response-error.ts';
+import { DRILL_PROBLEMS } from '../../../shared/drill-problems.ts';
 import { dateTime, duration } from '../../../shared/format.ts';
-import { DRILL_PROBLEMS } from '../../../shared/protocol/recovery-drill.ts';
 import { snapshotLabel } from '../../components/branch.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
@@ -98,26 +98,33 @@ interface Mark {
   id: string;
   at: string;
   what: string;
+  /** Name of its branch, as far as there still is one. */
+  branch: string | undefined;
 }
 
 /** Events of the branches of a project, newest first. */
 function marksOf(branches: Branch[], snapshots: Snapshot[], jobs: Job[], blocks: AuditEvent[]): Mark[] {
   const nameOf = (wanted: string | null) => branches.find(({ id }) => id === wanted)?.branch_name;
+  const mark = (id: string, at: string, branchId: string | null, what: (branch?: string) => string) => {
+    const branch = nameOf(branchId);
+    return { id, at, branch, what: what(branch) };
+  };
   const marks = [
-    ...snapshots.map((snapshot) => ({
-      id: snapshot.id,
-      at: snapshot.taken_at,
-      what: `Snapshot: ${snapshotLabel(snapshot, nameOf(snapshot.branch_id))}`,
-    })),
+    ...snapshots.map((snapshot) =>
+      mark(
+        snapshot.id,
+        snapshot.taken_at,
+        snapshot.branch_id,
+        (name) => `Snapshot: ${snapshotLabel(snapshot, name)}`,
+      ),
+    ),
     ...jobs.flatMap(({ id, kind, created_at, branch_id }) => {
       const change = CHANGES[kind];
-      return change ? [{ id, at: created_at, what: `${change} ${nameOf(branch_id) ?? ''}` }] : [];
+      return change ? [mark(id, created_at, branch_id, (name = '') => `${change} ${name}`)] : [];
     }),
-    ...blocks.map(({ id, branch_id, created_at }) => ({
-      id,
-      at: created_at,
-      what: `Block ${nameOf(branch_id) ?? ''}`,
-    })),
+    ...blocks.map(({ id, branch_id, created_at }) =>
+      mark(id, created_at, branch_id, (name = '') => `Block ${name}`),
+    ),
   ];
   return marks.sort((one, other) => other.at.localeCompare(one.at));
 }
@@ -153,7 +160,7 @@ function TimeLine({ project }: { project: ProjectDetails }) {
         <p className="quiet">No snapshot, reset, import, move or block since then.</p>
       ) : (
         <ListTable columns={['Time', 'What']}>
-          {marks.map(({ id, at, what }) => (
+          {marks.map(({ id, at, what, branch }) => (
             <tr key={id}>
               <td>{dateTime(at)}</td>
               <td>{what}</td>
@@ -161,7 +168,10 @@ function TimeLine({ project }: { project: ProjectDetails }) {
                 <Link
                   to="/projects/$projectId/create-branch"
                   params={{ projectId: project.id }}
-                  search={{ at: new Date(Date.parse(at) - BEFORE_MS).toISOString() }}
+                  search={{
+                    at: new Date(Date.parse(at) - BEFORE_MS).toISOString(),
+                    ...(branch !== undefined && { from: branch }),
+                  }}
                 >
                   Branch from before
                 </Link>
