@@ -1,11 +1,16 @@
 import { rmSync } from 'node:fs';
+import { AxeBuilder } from '@axe-core/playwright';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { createClient } from '../../client/client.ts';
 import { resetPreviewOf } from '../../client/difference.ts';
 import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
+import { openBrowser, visit } from '../support/console/browser.ts';
+import { signInOnPage } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { deliveredMails } from '../support/sign-in/mails.ts';
+import { newOwner } from '../support/sign-in/people.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
 interface Recoverable {
@@ -138,6 +143,12 @@ test('a bisection finds the transaction after which a check fails', async () => 
     });
     // Two dozen commits, and those of the host itself.
     expect(found.probes).toBeLessThanOrEqual(14);
+    // The check can say that it cannot judge, as for `git bisect run`.
+    const unsaid = await cli.run(
+      ...['bisect', '--good', good, '--bad', await now(), '--', 'sh', '-c', 'exit 125'],
+    );
+    expect(unsaid.code).not.toBe(0);
+    expect(unsaid.stderr).toContain('cannot judge this time');
   } finally {
     rmSync(cli.folder, { recursive: true, force: true });
   }
@@ -154,6 +165,7 @@ test('a time outside of the window and impossible requests make nothing', async 
     { at: 'yesterday' },
     { at: window?.from, from: 'latest_snapshot' },
     { at: window?.from, on_exists: 'return' },
+    { at: window?.from, snapshot_id: crypto.randomUUID() },
   ])
     expect(await create({ branch_name: 'wrong', ...body })).toMatchObject({
       status: 422,
@@ -168,7 +180,102 @@ test('a time outside of the window and impossible requests make nothing', async 
   expect(branches.map(({ branch_name }) => branch_name)).not.toContain('early');
 });
 
-test('a project that is deleted says until when its host has its data', async () => {
+const DRILL = {
+  drilled_at: '2026-11-22T03:00:00.000000Z',
+  at: '2026-11-21T17:12:44.120000Z',
+  duration_ms: 2345,
+  tables: 3,
+  rows: 300,
+};
+
+test('the console shows the time line, the drills, and what a reset to a time would lose', async () => {
+  const site = { url: stack.url, mails: () => deliveredMails(stack) };
+  const owner = await newOwner(site, 'past@example.org');
+  const shop = await owner.api.project('Shop');
+  await owner.api.allow(shop.id);
+  const url = (await owner.api.credentials(shop.id, 'main')).direct_url;
+  await query(url, 'create table item (id int primary key, name text)');
+  await query(url, "insert into item values (1, 'kept'), (2, 'lost'), (3, 'changed')");
+  const [clock] = await query<{ second: string }>(
+    url,
+    `select to_char(clock_timestamp() at time zone 'UTC' + interval '1 second', 'YYYY-MM-DD"T"HH24:MI:SS') as second`,
+  );
+  const second = clock?.second ?? '';
+  await query(url, 'select pg_sleep(1.01)');
+  await query(
+    url,
+    "delete from item where id = 2; update item set name = 'wrong' where id = 3; insert into item values (4)",
+  );
+  await owner.api.post(`/api/v1/projects/${shop.id}/branches/main/snapshots`, { name: 'after' });
+  const browser = await openBrowser();
+  try {
+    const { page, problems } = await visit(browser, stack.url, { timezoneId: 'UTC' });
+    await signInOnPage(page, owner.email);
+    const drills = '**/recovery-drills';
+    const shown = [
+      { ...DRILL, id: crypto.randomUUID(), passed: false, problem: 'log_unreadable' },
+      { ...DRILL, id: crypto.randomUUID(), passed: true, problem: null },
+    ];
+    await page.goto(`/projects/${shop.id}/recoveries`);
+    await page.getByText('No drill yet').waitFor();
+    await page.route(drills, (route) => route.fulfill({ json: { drills: shown, overdue: true } }));
+    await page.reload();
+    await page.getByRole('heading', { name: /^Any second since / }).waitFor();
+    await page.getByText('No drill has passed for two weeks.').waitFor();
+    const failed = page.getByRole('row', { name: /Failed/ });
+    await failed.getByText('The log since then does not lead to the time.').waitFor();
+    await page.getByRole('row', { name: /Passed/ }).waitFor();
+    const mark = page.getByRole('row', { name: /Snapshot: after/ });
+    await mark.waitFor();
+    expect(await page.locator('.time-line span').count()).toBe(1);
+    const { violations } = await new AxeBuilder({ page }).setLegacyMode(true).analyze();
+    expect(violations.map(({ id }) => id)).toEqual([]);
+    await mark.getByRole('link', { name: 'Branch from before' }).click();
+    expect(await page.getByLabel('As it was at').inputValue()).toMatch(/^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d$/);
+
+    await page.goto(`/projects/${shop.id}`);
+    await page.getByRole('button', { name: 'Actions of main' }).click();
+    await page.getByRole('menuitem', { name: 'Reset' }).click();
+    const dialog = page.getByRole('dialog');
+    await dialog.getByLabel('To the content of').selectOption('an earlier time');
+    await dialog.getByLabel('As it was at').fill(second);
+    await dialog.getByLabel('Type main to confirm').fill('main');
+    const action = dialog.getByRole('button', { name: 'Reset', exact: true });
+    // Not before it has shown what would be lost.
+    expect(await action.isDisabled()).toBe(true);
+    await dialog.getByRole('button', { name: 'Show what would be lost' }).click();
+    await dialog.getByRole('row', { name: 'public.item 1 1 1' }).waitFor();
+    await dialog.getByText(`branchgate branch reset main --at ${second}`).waitFor();
+    await action.click();
+    await page.getByText('main is reset. What it held is the snapshot “Before a reset').last().waitFor();
+    expect(await query(url, 'select name from item order by id')).toEqual(
+      ['kept', 'lost', 'changed'].map((name) => ({ name })),
+    );
+    await page.goto(`/projects/${shop.id}/recoveries`);
+    await page.getByRole('row', { name: /Reset main/ }).waitFor();
+    expect(problems).toEqual([]);
+  } finally {
+    await browser.close();
+  }
+});
+
+test('what is purged says until when its host has its data, and nobody recovers it', async () => {
+  const at = await now();
+  const drop = (ref: string, query = '') =>
+    api.call<{ recoverable_until: string | null }>('DELETE', `${path}/branches/${ref}${query}`);
+  const { body: masked } = await api.get<BranchBody>(`${path}/branches/masked`);
+  expect((await drop('masked')).body.recoverable_until).toBeNull();
+  // The job of the deletion keeps the database first.
+  const purged = await eventually(async () => {
+    const response = await drop(masked.id, '?purge=true');
+    expect(response.status).toBe(202);
+    return response;
+  });
+  expect(Date.parse(purged.body.recoverable_until ?? '')).toBeGreaterThan(Date.now() + 24 * 3_600_000);
+  expect(await create({ branch_name: 'again', source_branch_id: masked.id, at })).toMatchObject({
+    status: 404,
+    body: { error: 'NOT_FOUND' },
+  });
   expect((await api.get(`${path}/recovery-drills`)).body).toMatchObject({ overdue: false });
   const { body } = await api.call<{ recoverable_until: string }>('DELETE', path);
   expect(Date.parse(body.recoverable_until)).toBeGreaterThan(Date.now() + 24 * 3_600_000);

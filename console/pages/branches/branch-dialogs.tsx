@@ -296,15 +296,19 @@ function ResetPreview({ rows }: { rows: Schemas['ResetPreview']['rows'] }) {
   return (
     <>
       {rows?.tables.length ? (
-        <ListTable columns={['Table', 'Lost', 'Changed back', 'Brought back']} hasActions={false}>
+        <ListTable
+          columns={['Table', 'Lost', 'Changed back', 'Brought back']}
+          numbers={['Lost', 'Changed back', 'Brought back']}
+          hasActions={false}
+        >
           {rows.tables.map(({ schema, name, inserted, updated, deleted }) => (
             <tr key={`${schema}.${name}`}>
               <td className="mono">
                 {schema}.{name}
               </td>
-              <td>{inserted}</td>
-              <td>{updated}</td>
-              <td>{deleted}</td>
+              <td className="number">{inserted}</td>
+              <td className="number">{updated}</td>
+              <td className="number">{deleted}</td>
             </tr>
           ))}
         </ListTable>

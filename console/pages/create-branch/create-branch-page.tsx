@@ -180,7 +180,8 @@ function CreateBranchPage() {
   const [chosen, setSource] = useState(snapshot ?? from ?? null);
   const main = branches.data?.find(({ is_default }) => is_default)?.id;
   const fresh = snapshots.find((each) => each.branch_id === main && isFreshSnapshot(each));
-  const source = chosen ?? fresh?.id ?? 'main';
+  // A snapshot has no other time than its own.
+  const source = chosen ?? (wanted === undefined ? fresh?.id : undefined) ?? 'main';
   const [lifespan, setLifespan] = useState<Lifespan>('7d');
   /** As the control has it: a time of this computer's clock; empty: now. */
   const [at, setAt] = useState(wanted === undefined ? '' : localTime(wanted));
@@ -203,7 +204,9 @@ function CreateBranchPage() {
   const moment = recoverable && at !== '' ? new Date(at).toISOString() : '';
   const sourceHint = isSnapshot
     ? 'Nobody has to wait: a snapshot has no sessions.'
-    : `The branch gets a copy of ${source} as it is now.${ending ? ` ${ending} direct ${ending === 1 ? 'session' : 'sessions'} of ${source} will end.` : ''}`;
+    : moment !== ''
+      ? `The branch gets what ${source} had then, and no session ends.`
+      : `The branch gets a copy of ${source} as it is now.${ending ? ` ${ending} direct ${ending === 1 ? 'session' : 'sessions'} of ${source} will end.` : ''}`;
   const longest = project?.max_slug_length ?? MAX_BYTES;
   const problem = name === '' ? null : nameProblem(name, longest);
   const other = useQuery(otherAddressQuery()).data ?? null;
