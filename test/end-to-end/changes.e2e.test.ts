@@ -319,7 +319,7 @@ test.runIf(IS_NIGHTLY)(
   'pooled clients that write meanwhile lose nothing, and wait as announced',
   async () => {
     await inMain('create table tally (id bigint generated always as identity primary key, n int)');
-    const { pooled_url } = await owner.credentials(project.id, 'main', '?role=owner');
+    const { database_url } = await owner.credentials(project.id, 'main');
     const change = await plan({
       sql: `alter table tally add note text; create index concurrently by_n on tally (n);
       alter table tally add constraint positive check (n > 0) not valid; alter table tally validate constraint positive`,
@@ -329,7 +329,7 @@ test.runIf(IS_NIGHTLY)(
     const waits: number[] = [];
     const failures: string[] = [];
     const client = async () => {
-      const session = await connect(pooled_url ?? '');
+      const session = await connect(database_url);
       let committed = 0;
       while (!isOver) {
         const began = performance.now();

@@ -118,7 +118,7 @@ function StoragePage() {
               </p>
               <QuotaBar usage={data} />
               <p className="quiet">
-                {compact(data.files_used)} of {compact(data.files_limit)} files, which tables and indexes have
+                {compact(data.files_used)} of {compact(data.files_limit)} files of tables and indexes
               </p>
             </section>
             <div className="card">
@@ -169,8 +169,8 @@ function StoragePage() {
                 <Link to="/projects/$projectId/snapshots" params={{ projectId }}>
                   {plural(data.snapshots.length, 'kept snapshot')}
                 </Link>{' '}
-                {isMeasured(data.snapshots) && `with ${ownOf(data.snapshots)} of their own on the disk `}do
-                not count against the quota.
+                {isMeasured(data.snapshots) && `with ${ownOf(data.snapshots)} of their own on the disk `}
+                {data.snapshots.length === 1 ? 'does' : 'do'} not count against the quota.
               </p>
             )}
           </>
