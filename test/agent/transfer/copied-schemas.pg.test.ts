@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import type { MethodResult } from '../../../shared/protocol/operations.ts';
@@ -14,9 +14,9 @@ import {
   identity,
   Project,
 } from '../../support/host/host-project.ts';
-import { IS_NIGHTLY } from '../../support/nightly.ts';
+import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
 import { type SourceServer, startSource } from '../../support/source-server.ts';
-import { expectSameCatalogs, FOLDER, NEXT_VALUES } from './own-catalog.ts';
+import { EMPTY_SOURCE, expectSameCatalogs, FOLDER, NEXT_VALUES, PUBLIC_SCHEMAS } from './own-catalog.ts';
 
 let source: SourceServer;
 let servers: TestHost;
@@ -43,9 +43,7 @@ type Copy = MethodResult<'transfer.copy'>;
 
 /** Makes the database of a file at the source, statement by statement as its last one may fail. */
 async function make(sql: string): Promise<void> {
-  await source.run(
-    'drop schema public cascade; drop schema if exists app cascade; create schema public authorization app',
-  );
+  await source.run(EMPTY_SOURCE);
   const [before, concurrent] = sql.split(/^(?=create unique index concurrently)/m);
   await source.run(`set role app; ${before}`);
   const [index, ...after] = concurrent?.split(/(?<=;)\n/) ?? [];
@@ -118,8 +116,9 @@ describe('a copy is the catalog of its source', () => {
   const BY_DAY =
     /^(?:partitioned-keys|domain-not-null|view-group|mview-on-view-on-mview|sequences|forced-rls|lookup-plpgsql)\.sql$/;
   const schemas = readdirSync(FOLDER).filter((name) => IS_NIGHTLY || BY_DAY.test(name));
-  test.each(schemas)('%s', async (name) => {
-    await make(readFileSync(join(FOLDER, name), 'utf8'));
+  const paths = [...schemas.map((name) => join(FOLDER, name)), ...firstByDay(0, PUBLIC_SCHEMAS)];
+  test.each(paths.map((path) => [basename(path), path] as const))('%s', async (name, path) => {
+    await make(readFileSync(path, 'utf8'));
     const branch = await newBranch();
     const { findings: probed } = await probe(branch);
     const { copied, findings } = await copyInto(branch);

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, resolve } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { requireFollowed } from '../../../agent/transfer/following.ts';
 import { compareWithSource } from '../../../agent/transfer/schema-changes.ts';
@@ -9,7 +9,7 @@ import { eventually } from '../../support/eventually.ts';
 import { Follower } from '../../support/host/follower.ts';
 import { asClient, connect } from '../../support/host/host-project.ts';
 import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
-import { expectSameCatalogs, FOLDER, NEXT_VALUES } from './own-catalog.ts';
+import { EMPTY_SOURCE, expectSameCatalogs, FOLDER, NEXT_VALUES, PUBLIC_SCHEMAS } from './own-catalog.ts';
 
 let follower: Follower;
 beforeAll(async () => {
@@ -38,46 +38,46 @@ const CASES: [file: string, change: string, rows: string][] = [
   ['domain-not-null.sql', "insert into item values (2, 'b')", 'select count(*)::int as n from item'],
 ];
 
-test.each(firstByDay(2, CASES))(
-  '%s is followed, and cut over with the catalog of its source',
-  async (file, change, rows) => {
-    const { source } = follower;
-    await follower.renew();
-    await source.run(
-      `drop schema public cascade; create schema public authorization app; set role app; ${readFileSync(join(FOLDER, file), 'utf8')}`,
-    );
-    await follower.begin();
-    await source.run(`set role app; ${change}`);
-    // Policies hide its rows from the clients of the branch.
-    const isHidden = file === 'forced-rls.sql';
-    await eventually(async () => {
-      if (isHidden) expect(await follower.status()).toMatchObject({ lag_bytes: 0 });
-      else expect(await follower.here(rows)).toEqual(await source.run(rows));
-    });
-    expect(await follower.status()).toMatchObject({ state: 'following', problem: null });
-    const { cut_over, findings } = await follower.run('follow.cutover', {
-      ...follower.ids,
-      job_id: randomUUID(),
-      writes_refused: false,
-    });
-    expect([findings, cut_over?.rows]).toEqual([[], expect.any(Number)]);
-    await source.run('begin read write; alter database shop reset default_transaction_read_only; commit');
-    await expectSameCatalogs(
-      await connectTo(source.url()),
-      await connect(follower.servers.host, 'direct', follower.main, 'owner'),
-    );
-    for (const sql of [NEXT_VALUES, ...(isHidden ? [] : [rows])])
-      expect(await owner(sql)).toEqual(await source.run(sql));
-    if (file === 'partitioned-keys.sql') {
-      const again = `insert into event (id, at, code) overriding system value values (5, '2025-12-06', 'c')`;
-      expect(
-        await owner(`${again} on conflict (id, at) do update set note = 'again' returning note`),
-      ).toEqual([{ note: 'again' }]);
-      await expect(owner(again)).rejects.toMatchObject({ code: '23505' });
-    }
-    await follower.expectNothingLeft();
-  },
-);
+/** Their rows come with the others of the night; here it is the catalog. */
+const PUBLIC = PUBLIC_SCHEMAS.map((path): [string, string, string] => [path, 'select 1', 'select 1 as n']);
+
+test.each(
+  [...firstByDay(2, CASES), ...firstByDay(0, PUBLIC)].map((found) => [basename(found[0]), ...found] as const),
+)('%s is followed, and cut over with the catalog of its source', async (name, file, change, rows) => {
+  const { source } = follower;
+  await follower.renew();
+  await source.run(`${EMPTY_SOURCE}; set role app; ${readFileSync(resolve(FOLDER, file), 'utf8')}`);
+  await follower.begin();
+  await source.run(`set role app; ${change}`);
+  // Policies hide its rows from the clients of the branch.
+  const isHidden = name === 'forced-rls.sql';
+  await eventually(async () => {
+    if (isHidden) expect(await follower.status()).toMatchObject({ lag_bytes: 0 });
+    else expect(await follower.here(rows)).toEqual(await source.run(rows));
+  });
+  expect(await follower.status()).toMatchObject({ state: 'following', problem: null });
+  const { cut_over, findings } = await follower.run('follow.cutover', {
+    ...follower.ids,
+    job_id: randomUUID(),
+    writes_refused: false,
+  });
+  expect([findings, cut_over?.rows]).toEqual([[], expect.any(Number)]);
+  await source.run('begin read write; alter database shop reset default_transaction_read_only; commit');
+  await expectSameCatalogs(
+    await connectTo(source.url()),
+    await connect(follower.servers.host, 'direct', follower.main, 'owner'),
+  );
+  for (const sql of [NEXT_VALUES, ...(isHidden ? [] : [rows])])
+    expect(await owner(sql)).toEqual(await source.run(sql));
+  if (name === 'partitioned-keys.sql') {
+    const again = `insert into event (id, at, code) overriding system value values (5, '2025-12-06', 'c')`;
+    expect(await owner(`${again} on conflict (id, at) do update set note = 'again' returning note`)).toEqual([
+      { note: 'again' },
+    ]);
+    await expect(owner(again)).rejects.toMatchObject({ code: '23505' });
+  }
+  await follower.expectNothingLeft();
+});
 
 const BASE = `set role app; create table shop (id int primary key, name text, kind varchar(9) check (kind in ('a', 'b')));
   create table visit (id int, at date, primary key (id, at)) partition by range (at); create table visit_old partition of visit for values from (minvalue) to ('2026-01-01');
