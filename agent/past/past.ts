@@ -99,7 +99,8 @@ export class Past {
   /** The last segment that PostgreSQL has archived, if a full volume has left it out: no later one shows the gap yet. */
   async #lostSegment(archived: readonly string[]): Promise<string | null> {
     const { rows } = await this.#host.postgres.query<{ last: string | null }>(
-      'SELECT left(last_archived_wal, 24) AS last FROM pg_stat_archiver',
+      // The rest of a time line is archived again with the next one.
+      "SELECT left(last_archived_wal, 24) AS last FROM pg_stat_archiver WHERE last_archived_wal NOT LIKE '%.partial'",
     );
     const last = rows[0]?.last ?? '';
     return isSegment(last) && !archived.includes(last) ? last : null;
