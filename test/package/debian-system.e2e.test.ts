@@ -26,10 +26,10 @@ const CONSOLE_BYTES = 4_000;
 const NAMES = STEPS.map(({ name }) => name);
 const HBA = '/etc/postgresql/18/main/pg_hba.conf';
 
-/** The first command of docs/deploying.md that begins so, as a reader copies it. */
+/** The first command of docs/deploying.md that begins so, as a reader copies it; the overview has comments behind its own. */
 function commandOfPage(beginning: string): string {
   const page = readFileSync(join(ROOT, 'docs/deploying.md'), 'utf8');
-  const line = page.split('\n').find((text) => text.startsWith(beginning));
+  const line = page.split('\n').find((text) => text.startsWith(beginning) && !text.includes(' # '));
   if (!line) throw new Error(`docs/deploying.md has no command ${beginning}`);
   return line;
 }
