@@ -48,7 +48,7 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
   let agentFile: string;
 
   beforeAll(async () => {
-    stack = await startStack({ env: { LIMIT_PUBLIC_PER_MINUTE: '100000' } });
+    stack = await startStack({ env: { LIMIT_PUBLIC_PER_MINUTE: '100000' }, restarts: false });
     platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
     api = new Api(stack.url, await stack.token());
     system = await bootDebian();
@@ -175,6 +175,24 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
     await Promise.all(clients);
     expect(failures).toEqual([]);
     expect(queries).toBeGreaterThan(5);
+    expect(await system.must('cmp', AGENT, '/usr/lib/branchgate-agent/branchgate-agent.mjs')).toBe('');
+  });
+
+  test('an upgrade while the gateway is away leaves a configured package, and is repeated later', async () => {
+    const { database_url } = await api.credentials(project.id, 'main');
+    await system.must('sh', '-c', `sed -i 's/^#!.*//; $ a // another release' ${AGENT}`);
+    await stack.kill('gateway');
+    const installed = await system.run('dpkg', '--install', agentFile);
+    expect(installed.code, installed.stderr).toBe(0);
+    expect(installed.stderr).toContain('the agent of the release before it runs. When the gateway answers:');
+    expect(await system.must('dpkg-query', '--list', 'branchgate-agent')).toMatch(/^ii\s+branchgate-agent/m);
+    expect((await system.run('dpkg', '--audit')).stdout).toBe('');
+    expect(await psql(database_url, 'select 1')).toMatchObject({ stdout: '1\n' });
+    await stack.start('gateway');
+    await eventually(async () => expect(await isLinked()).toBe(true));
+    const [, repeat = ''] = /^ {2}(branchgate-agent upgrade .*)$/m.exec(installed.stderr) ?? [];
+    await system.must('sh', '-c', repeat);
+    await eventually(async () => expect(await isLinked()).toBe(true));
     expect(await system.must('cmp', AGENT, '/usr/lib/branchgate-agent/branchgate-agent.mjs')).toBe('');
   });
 
