@@ -258,6 +258,7 @@ const newProject = (d1: Database) =>
       env: 'prod',
       hostId: 'h',
       storageQuotaGib: 0.25,
+      extensions: [],
       actor: ACTOR,
       keyUse: null,
     } as unknown as Parameters<typeof reserveProject>[2],

@@ -67,6 +67,7 @@ export function describePlatform(running: () => Stack, metricsPort: () => number
           clone_method: expect.stringMatching(/^(reflink|copy)$/),
           disk_bytes: expect.any(Number),
           largest_source: expect.toBeOneOf([null, expect.any(Object)]),
+          project_extensions: [],
           spares: expect.any(Number),
           last_backup_at: null,
           last_archived_at: null,
