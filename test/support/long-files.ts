@@ -1,12 +1,14 @@
 /**
- * Files of rooms that take more than half of the time of all tests by day with a tenth of the tests: copies between servers, kills,
+ * Files of rooms that take two thirds of the time of all tests by day with an eighth of the tests: copies between servers, kills,
  * waits for watchdogs, and stacks of their own. `npm run test:long` runs them.
  */
 export const LONG_FILES = [
   ...[
     'attempts',
+    'changes',
     'cloning',
     'control-tool',
+    'difference',
     'guard',
     'maintenance',
     'masking',
@@ -20,11 +22,12 @@ export const LONG_FILES = [
     'trials',
   ].map((room) => `test/agent/${room}/*.pg.test.ts`),
   'test/agent/join/{acme,join}.test.ts',
-  'test/edge/{events/event-streams,failover/promotion,hostile-keys,moves/move,oauth/authorization,several-isolates}.worker.test.ts',
+  'test/edge/{coordinator/rename,events/event-streams,failover/promotion,hostile-keys,moves/move,oauth/authorization,several-isolates}.worker.test.ts',
   ...[
     'addresses',
     'another-cluster',
     'branch-settings',
+    'changes',
     'faults-*',
     'full-disk',
     'host-state',
@@ -38,16 +41,16 @@ export const LONG_FILES = [
     'provider-away',
     'restored-*',
     'short-lived-branches',
-    'sql-over-websocket',
+    'sql-over-*',
     'standby',
     'try',
     'upgrade',
     'verified-tls',
     'warm-reads',
   ].map((name) => `test/end-to-end/${name}.e2e.test.ts`),
-  'test/cli/{change,follow,git,host-import,rehearse}.e2e.test.ts',
-  'test/console/{agent-sign-in,chosen-answers,company-sign-in,faults,pages}.e2e.test.ts',
-  'test/{action,dev,docs,package,python,vitest}/*.e2e.test.ts',
+  'test/cli/{change,command-line,follow,git,host-import,rehearse}.e2e.test.ts',
+  'test/console/{agent-sign-in,changes,chosen-answers,company-sign-in,faults,first-day,pages}.e2e.test.ts',
+  'test/{action,dev,docs,mcp,package,python,vitest}/*.e2e.test.ts',
   'test/package/*.test.ts',
   'test/{operator,upgrades}/**/*.test.ts',
 ];
