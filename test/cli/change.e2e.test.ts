@@ -42,14 +42,14 @@ test('a change goes through its commands, each with its exit code', async () => 
   expect(rehearsed.stdout).toContain('Rehearsal: safe');
   // The author approves nothing.
   expect((await cli.run('change', 'approve', id)).code).toBe(5);
-  const require = (n: string) => cli.run('project', 'update', '--change-approvals', n);
-  expect((await require('1')).code).toBe(0);
+  const requireApprovals = (n: string) => cli.run('project', 'update', '--change-approvals', n);
+  expect((await requireApprovals('1')).code).toBe(0);
   expect(await cli.run('change', 'apply', id, '--yes')).toMatchObject({
     code: 6,
     stderr: expect.stringContaining('lacks an approval'),
   });
-  expect((await require('3')).code).toBe(2);
-  expect((await require('0')).code).toBe(0);
+  expect((await requireApprovals('3')).code).toBe(2);
+  expect((await requireApprovals('0')).code).toBe(0);
   // Nobody is there to answer.
   expect((await cli.run('change', 'apply', id)).code).toBe(2);
   const applied = await cli.run('change', 'apply', id, '--yes', '--watch', '--lock-timeout-ms', '300');
