@@ -3,7 +3,7 @@ import { changesOfMain } from '../changes/base.ts';
 import { requireRoom, stepsOf } from '../changes/plan.ts';
 import { type ChangeHost, readingSignal } from '../changes/rehearse.ts';
 import { toolStatements } from '../changes/tool-tables.ts';
-import { digestSchema } from '../difference/schema/compare-schemas.ts';
+import { digestAsLogin, digestSchema } from '../difference/schema/compare-schemas.ts';
 import { withComparisonLogin } from '../difference/schema/comparison-login.ts';
 
 /**
@@ -23,16 +23,14 @@ async function planAlone(
   const { project_id, database } = main;
   const given = stepsOf(sql);
   requireRoom(given);
-  const { ofTool, main_changes } =
-    branch === null
-      ? { ofTool: [], main_changes: null }
-      : await withComparisonLogin(host, project_id, [database, branch], async (login) => ({
-          ofTool: await toolStatements(host, login, database, branch),
-          main_changes: await changesOfMain(host, login, database, branch),
-        }));
-  const steps = [...given, ...(ofTool.length > 0 ? stepsOf(ofTool.join(';')) : [])];
-  requireRoom(steps);
-  return { steps, main_changes, schema: await digestOfMain(host, main) };
+  const databases = branch === null ? [database] : [database, branch];
+  return withComparisonLogin(host, project_id, databases, async (login) => {
+    const ofTool = branch === null ? [] : await toolStatements(host, login, database, branch);
+    const steps = [...given, ...(ofTool.length > 0 ? stepsOf(ofTool.join(';')) : [])];
+    requireRoom(steps);
+    const main_changes = branch === null ? null : await changesOfMain(host, login, database, branch);
+    return { steps, main_changes, schema: await digestAsLogin(host, login, main, readingSignal()) };
+  });
 }
 
 /** @throws HostError PROJECT_BUSY, HOST_BUSY, and as `compareSchemas` */
