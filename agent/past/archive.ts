@@ -1,5 +1,6 @@
 import { execFile } from 'node:child_process';
-import { mkdir, readdir, readFile, rm, stat } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdir, open, readdir, readFile, rm, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { promisify } from 'node:util';
 import { ARCHIVE_WAL, STORE_WAL } from '../servers/archive-command.ts';
@@ -15,11 +16,14 @@ const ARCHIVED = /^[0-9A-F]{8}(?:[0-9A-F]{16}(?:\.partial|\.[0-9A-F]{8}\.backup)
 /** Texts of ENOSPC and EDQUOT. */
 const NO_ROOM = /No space left on device|Disk quota exceeded/;
 
-const isThere = (path: string): Promise<boolean> =>
-  stat(path).then(
-    () => true,
-    () => false,
-  );
+async function sync(path: string): Promise<void> {
+  const handle = await open(path, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
 
 async function isSame(one: string, other: string): Promise<boolean> {
   const [a, b] = await Promise.all([readFile(one), readFile(other)]);
@@ -54,8 +58,10 @@ export async function archiveFile(
 async function store({ root, wal }: PastFolders, path: string): Promise<void> {
   const name = basename(path);
   const stored = join(wal, name);
-  if (await isThere(stored)) {
+  if (existsSync(stored)) {
     if (!(await isSame(path, stored))) throw new Error(`another ${name} is in the archive`);
+    // A call that was killed before its last step has stored the file, but not durably its name.
+    await sync(wal);
     return;
   }
   try {
@@ -72,7 +78,7 @@ async function store({ root, wal }: PastFolders, path: string): Promise<void> {
 export const readArchived = async ({ wal }: PastFolders): Promise<string[]> =>
   (await readdir(wal).catch(() => [] as string[])).filter((name) => ARCHIVED.test(name));
 
-export const isArchived = ({ wal }: PastFolders, name: string): Promise<boolean> => isThere(join(wal, name));
+export const isArchived = ({ wal }: PastFolders, name: string): boolean => existsSync(join(wal, name));
 
 /** Bytes of the archived files, of which each is looked at. */
 export async function archivedBytes(folders: PastFolders): Promise<number> {

@@ -1,5 +1,6 @@
 import { execFile } from 'node:child_process';
-import { mkdir, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdir, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { CloneMethod } from '../cloning/create-clone.ts';
@@ -120,7 +121,7 @@ export async function makeBaseCopy(
 
 /** @returns false if the copy has no such folder: its database is new */
 async function separate(folder: string): Promise<boolean> {
-  if (!(await stat(folder).catch(() => null))) return false;
+  if (!existsSync(folder)) return false;
   const copy = `${folder}.apart`;
   await copyTree(folder, copy, 'apart');
   await rm(folder, { recursive: true });

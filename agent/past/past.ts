@@ -1,4 +1,5 @@
-import { access, mkdir, rm, stat } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { isMainDatabase } from '../../shared/branch/database-name.ts';
 import type { Moment } from '../../shared/moment.ts';
@@ -112,10 +113,7 @@ export class Past {
     const [oldest] = copies;
     return {
       hours: this.hours,
-      isBegun: await access(folders.bases).then(
-        () => true,
-        () => false,
-      ),
+      isBegun: existsSync(folders.bases),
       from: oldest ? new Date(oldest.ended_at) : null,
       copies: copies.length,
       archivedBytes: await archivedBytes(folders),
@@ -142,16 +140,16 @@ export class Past {
   async #readApart(): Promise<string[]> {
     const { postgres, settings, cloneMethod } = this.#host;
     if (cloneMethod !== 'reflink') return [];
-    const { rows } = await postgres.query<{ oid: string; bytes: string }>(
-      `SELECT oid::text, pg_database_size(oid)::text AS bytes FROM branch JOIN pg_database ON datname = database
-       WHERE ${isMainDatabase('database')} ORDER BY pg_database_size(oid)`,
+    const { rows } = await postgres.query<{ oid: string; bytes: number }>(
+      `SELECT oid::text, pg_database_size(oid)::float8 AS bytes FROM branch JOIN pg_database ON datname = database
+       WHERE ${isMainDatabase('database')} ORDER BY bytes`,
     );
     // One from before the window stays, and a new one is made before the oldest goes.
     const copies = Math.ceil(this.hours / settings.BASE_COPY_HOURS) + 2;
     let left = (await this.#share()) / 2 / copies;
     return rows
       .filter(({ bytes }) => {
-        left -= Number(bytes);
+        left -= bytes;
         return left >= 0;
       })
       .map(({ oid }) => oid);

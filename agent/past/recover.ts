@@ -217,7 +217,7 @@ class Recovery {
   async run<T>(finish: (filled: Filled) => Promise<T>): Promise<T> {
     const phases = new CopyPhases();
     const copy = await this.#chooseCopy();
-    // What the replay writes would take the room of the databases.
+    // A replay writes as well, and would take the room of the databases.
     if (await this.#host.past.lacksRoom())
       throw new HostError('HOST_FULL', 'the disk has no room for a recovery');
     const last = await this.#archive(copy);
@@ -280,7 +280,7 @@ class Recovery {
         'SELECT FROM pg_stat_archiver WHERE last_archived_wal >= $1',
         [segment],
       );
-      if (await isArchived(this.#folders, segment)) return true;
+      if (isArchived(this.#folders, segment)) return true;
       // A full volume has left it out.
       if (rows.length > 0) throw new NotRecoverable('the archive has no room');
       return false;
