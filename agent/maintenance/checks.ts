@@ -162,9 +162,9 @@ export interface Facts {
   /** Databases with another version of their collation than the libraries of this machine. */
   outdatedCollations: string[];
   oldestIds: OldestIds;
-  /** Those of EXTENSIONS that owners cannot create. */
+  /** Names in EXTENSIONS that owners cannot create. */
   refusedExtensions: RefusedExtension[];
-  /** Those of PROJECT_EXTENSIONS that projects cannot have. */
+  /** Names in PROJECT_EXTENSIONS that projects cannot have. */
   refusedProjectExtensions: RefusedExtension[];
   /** The program that answers at the port of SQL over WebSocket. */
   sqlPort: PortState;
@@ -211,6 +211,9 @@ const within = (setting: string | undefined, limit: number) =>
 
 const ruleFile = ({ settings }: Facts, file: keyof typeof RULE_FILES) =>
   join(rulesFolder(settings), RULE_FILES[file]);
+
+const listRefused = (extensions: readonly RefusedExtension[]) =>
+  extensions.map(({ name, reason }) => `${name}: ${reason}`).join('; ');
 
 /** `branchgate-agent configuration` prints a set-up that passes all of these. */
 export const CHECKS: readonly Check[] = [
@@ -410,13 +413,12 @@ export const CHECKS: readonly Check[] = [
   ),
   advice(
     ({ refusedExtensions }) => refusedExtensions.length === 0,
-    ({ refusedExtensions }) =>
-      `Owners cannot create some of EXTENSIONS: ${refusedExtensions.map(({ name, reason }) => `${name}: ${reason}`).join('; ')}.`,
+    ({ refusedExtensions }) => `Owners cannot create some of EXTENSIONS: ${listRefused(refusedExtensions)}.`,
   ),
   advice(
     ({ refusedProjectExtensions }) => refusedProjectExtensions.length === 0,
     ({ refusedProjectExtensions }) =>
-      `No project can be created with some of PROJECT_EXTENSIONS: ${refusedProjectExtensions.map(({ name, reason }) => `${name}: ${reason}`).join('; ')}.`,
+      `No project can be created with some of PROJECT_EXTENSIONS: ${listRefused(refusedProjectExtensions)}.`,
   ),
   problem(
     ({ settings, postgres }) =>

@@ -9,6 +9,13 @@ import { DEFAULT_STATE_DIR } from './state-dir.ts';
 const ATTEMPT_SCOPES = ['branch', 'address'] as const;
 
 const Port = z.coerce.number().int().min(1).max(65_535);
+/** Names of extensions. */
+const Names = z
+  .string()
+  .regex(/^(?:[a-z0-9_-]+(?:,[a-z0-9_-]+)*)?$/)
+  .meta({ form: 'names, comma-separated' })
+  .default('')
+  .transform((names) => names.split(',').filter(Boolean));
 const Path = z.string().startsWith('/').meta({ form: 'absolute path' });
 
 const Settings = z.object({
@@ -59,19 +66,9 @@ const Settings = z.object({
   /** Whether the network rules are published to a packet filter as well, which needs CAP_NET_ADMIN. */
   FIREWALL: z.enum(['off', 'nftables']).default('off'),
   /** Extensions that the owners of branches may create although they are not trusted, comma-separated. */
-  EXTENSIONS: z
-    .string()
-    .regex(/^(?:[a-z0-9_-]+(?:,[a-z0-9_-]+)*)?$/)
-    .meta({ form: 'names, comma-separated' })
-    .default('')
-    .transform((names) => names.split(',').filter(Boolean)),
+  EXTENSIONS: Names,
   /** Extensions that a project can be created with, comma-separated. Owners can neither create nor change them. */
-  PROJECT_EXTENSIONS: z
-    .string()
-    .regex(/^(?:[a-z0-9_-]+(?:,[a-z0-9_-]+)*)?$/)
-    .meta({ form: 'names, comma-separated' })
-    .default('')
-    .transform((names) => names.split(',').filter(Boolean)),
+  PROJECT_EXTENSIONS: Names,
   /**
    * Networks that are not public in which a project may follow a database, separated by commas. Every tenant
    * of this host can name addresses in them.
