@@ -122,7 +122,7 @@ export interface ApplyRequest {
   hostId: string;
   actor: AuditActor;
   createdBy: string;
-  /** What else must hold. */
+  /** Further conditions of the write. */
   require?: readonly Requirement[];
 }
 

@@ -65,7 +65,7 @@ const versionsOf = (db: Database, projectId: string) =>
     .leftJoin(follows, eq(follows.projectId, projects.id))
     .where(eq(projects.id, projectId));
 
-/** As `branchOf`, with the versions, in one trip. @throws ApiError */
+/** The branch of `branchOf` and the versions, read in one trip. @throws ApiError */
 async function rehearsedBranch(c: AppContext, params: { project_id: string; branch_ref: string }) {
   const [project, branch, [versions]] = await inBranch(c, params, (db) => [
     versionsOf(db, params.project_id),

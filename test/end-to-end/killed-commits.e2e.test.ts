@@ -17,7 +17,7 @@ const VICTIMS: readonly Victim[] = ['agent', 'postgres', 'postmaster', 'gateway'
 type Outcome = 'begun' | 'acknowledged' | 'refused';
 
 /**
- * A client that commits one row after another, and its record of what it was told. The record is in this process, so it
+ * A client that commits one row after another, and its record of the replies. The record is in this process, so it
  * depends on nothing that is killed.
  */
 class Writer {

@@ -74,7 +74,7 @@ export const digestSchema = (
 ): Promise<string> =>
   withComparisonLogin(host, projectId, [side.database], (login) => digestAsLogin(host, login, side, signal));
 
-/** As `digestSchema`, with a login that may connect to the database. */
+/** Digests a schema as `digestSchema` does, with a login that may connect to the database. */
 export const digestAsLogin = (
   host: ProofHost,
   login: ComparisonLogin,

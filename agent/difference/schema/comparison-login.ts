@@ -82,7 +82,7 @@ export async function removeLogin(db: Queryable, name: string): Promise<void> {
   await db.query('SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE usename = $1', [name]);
   for (let tries = 1; tries <= REMOVE_TRIES; tries += 1)
     try {
-      // Also of a database that has another name by now.
+      // The rights in a database that has another name by now go too.
       await db.query(`DROP OWNED BY ${login}; DROP ROLE ${login}`);
       return;
     } catch (error) {
