@@ -11,7 +11,7 @@ import { oncePerRun } from './run-folder.ts';
 
 export const preparedAgent = (): Promise<string> => oncePerRun('branchgate-agent.mjs', bundleAgent);
 
-/** A killed server leaves its shared memory, which the data folder contains then. */
+/** A killed server leaves its shared memory, which the data folder contains then. A standby copies `postgresql.conf`. */
 export const IN_DATA_FOLDER = 'dynamic_shared_memory_type = mmap\n';
 
 /**
@@ -25,8 +25,8 @@ export const preparedCluster = (binaries: string, user: OsUser): Promise<string>
   oncePerRun('cluster', async (path) => {
     mkdirSync(path);
     await initializeDataFolder(path, { binaries, user });
-    const settings = process.env.VITEST ? IN_DATA_FOLDER + IN_TESTS : IN_DATA_FOLDER;
-    appendFileSync(join(path, 'postgresql.auto.conf'), settings);
+    appendFileSync(join(path, 'postgresql.conf'), IN_DATA_FOLDER);
+    if (process.env.VITEST) appendFileSync(join(path, 'postgresql.auto.conf'), IN_TESTS);
   });
 
 /** A folder with the certificate of each host of the run: three programs make one. */

@@ -173,7 +173,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
       renameSync(data, away);
       mkdirSync(data);
       await initializeDataFolder(data, { binaries: site.binaries.postgres, user: site.user });
-      appendFileSync(join(data, 'postgresql.auto.conf'), IN_DATA_FOLDER);
+      appendFileSync(join(data, 'postgresql.conf'), IN_DATA_FOLDER);
       return () => {
         rmSync(data, { recursive: true });
         renameSync(away, data);
