@@ -38,6 +38,8 @@ const LITERAL_SPREAD = /\.\.\.\{/g;
 /** `const [a, b] = [x, y];`: the list ends the statement, so nothing has mapped or sorted it. */
 const LIST_PATTERN = /\b(?:const|let) \[[^=\n]*\] = (?=\[)/g;
 const IMPORT_STATEMENT = /^import\b[^;]*;$/gm;
+/** A page fills its fields after it has read something, so a test waits for the value. */
+const FIELD_READ_ONCE = /^ *expect\(await [^\n]*\.(?:inputValue|isEnabled)\([^\n]*;$/gm;
 const COMMENT = /\/\*\*?[\s\S]*?\*\/|(?:^|\s)\/\/.*$/gm;
 const FILE_NAME = /(?<![\w/.<*-])(?:\.\/)?((?:[\w-][\w.-]*\/)*[\w-][\w.-]*\.tsx?)\b/g;
 
@@ -77,6 +79,7 @@ function formsOf({ path, text }: SourceFile): string[] {
     ...lists,
     ...twice.map((name) => `imports ${name} twice`),
     ...gaps.map(() => 'has a blank line between imports'),
+    ...[...text.matchAll(FIELD_READ_ONCE)].map(() => 'reads a field of a page once'),
   ].map((form) => `${path}: ${form}`);
 }
 
@@ -117,6 +120,8 @@ describe('the search', () => {
       "import { a } from './a.ts';\n\nimport { b } from './b.ts';",
       ['edge/a.ts: has a blank line between imports'],
     ],
+    ['a field', '  expect(await a.inputValue()).toBe(b);', ['edge/a.ts: reads a field of a page once']],
+    ['a field that is waited for', 'await eventually(async () => expect(await a.inputValue()).toBe(b));', []],
     ['a blank line after the imports', "import { a } from './a.ts';\n\nexport const b = a;", []],
   ])('finds %s', (_, text, found) => {
     expect(formsOf(source(text))).toEqual(found);

@@ -66,7 +66,9 @@ test('signs in, is limited to its branches, is signed out and is refused', async
   await asks();
   const { host } = new URL(agent.redirectUrl);
   await page.getByText(`a program on this computer is signed in: ${host}`).waitFor();
-  expect(await page.getByLabel('Only branches that match').inputValue()).toBe('agent-*');
+  await eventually(async () =>
+    expect(await page.getByLabel('Only branches that match').inputValue()).toBe('agent-*'),
+  );
   await choosesShop();
   const axe = await new AxeBuilder({ page }).setLegacyMode(true).analyze();
   expect(axe.violations.map(({ id, nodes }) => `${id} ${nodes.map(({ target }) => target)}`)).toEqual([]);

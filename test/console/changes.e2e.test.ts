@@ -5,6 +5,7 @@ import type { Change } from '../../client/changes.ts';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
 import { newMember, newOwner, type TestPerson } from '../support/sign-in/people.ts';
 
 /** A change of `main` from the plan to the undo, by two people with browsers. */
@@ -143,7 +144,7 @@ test('the author asks somebody else, who approves it; then it is applied and und
     await author.api.get<{ changes: Change[] }>(`/api/v1/projects/${projectId}/changes`)
   ).body.changes[0] ?? { safety_snapshot_id: null };
   await page.getByRole('row', { name: /book/ }).waitFor();
-  expect(await page.getByLabel('Compare with').inputValue()).toBe(safety);
+  await eventually(async () => expect(await page.getByLabel('Compare with').inputValue()).toBe(safety));
   await page.goto(`/projects/${projectId}/changes`);
   await open(page);
   expect(await actions(page)).toEqual(['Undo']);

@@ -166,7 +166,7 @@ test.runIf(IS_NIGHTLY)('an owner sets up, requires and deletes a provider on the
       .getByText(/domain/)
       .first()
       .waitFor();
-    expect(await value.inputValue()).toBe('gateway-admin');
+    await eventually(async () => expect(await value.inputValue()).toBe('gateway-admin'));
     await fill('E-mail domains', domain);
     await fill('Issuer', provider.settings.issuer);
     await inDialog('Add provider').click();
@@ -235,7 +235,7 @@ test('an address that was entered once is not asked for again', async () => {
     await page.getByRole('button', { name: 'Continue', exact: true }).click();
     await page.getByRole('button', { name: way, exact: true }).click();
     await page.getByRole('button', { name: 'Send a code', exact: true }).waitFor();
-    expect(await page.getByLabel('E-mail address').inputValue()).toBe(address);
+    await eventually(async () => expect(await page.getByLabel('E-mail address').inputValue()).toBe(address));
   }
   await context.close();
 });

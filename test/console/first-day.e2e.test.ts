@@ -125,7 +125,9 @@ test('loads CSV files: into an empty main, and into a table of a branch, and sav
     'Book List.csv',
     'id,title,price,added,seen\n1,"One, two",9.50,2026-01-31,2026-01-31 12:00:05Z\n2,,,,\n',
   );
-  expect(await inDialog.getByLabel('Name of the table').inputValue()).toBe('book_list');
+  await eventually(async () =>
+    expect(await inDialog.getByLabel('Name of the table').inputValue()).toBe('book_list'),
+  );
   await inDialog.getByRole('cell', { name: 'numeric' }).waitFor();
   await inDialog.getByRole('button', { name: 'Import', exact: true }).click();
   await page.getByText('2 rows imported into book_list.').last().waitFor();
@@ -158,7 +160,7 @@ test('loads CSV files: into an empty main, and into a table of a branch, and sav
   // One with a zone is picked in UTC, as it is shown.
   await page.getByRole('gridcell', { name: '2026-01-31 12:00:05+00' }).dblclick();
   const picker = page.getByLabel('Value of seen, in UTC');
-  expect(await picker.inputValue()).toBe('2026-01-31T12:00:05');
+  await eventually(async () => expect(await picker.inputValue()).toBe('2026-01-31T12:00:05'));
   await picker.fill('2026-01-31T13:30:05');
   await page.keyboard.press('Enter');
   await page.getByRole('gridcell', { name: '2026-01-31 13:30:05+00' }).waitFor();

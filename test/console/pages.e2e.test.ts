@@ -155,7 +155,9 @@ test('the SQL page runs several statements, and says which login a refused one t
   await page.getByRole('region', { name: 'Result 3' }).getByText('made_column').waitFor();
   await page.getByText('3 statements in one transaction').waitFor();
   await page.getByText('branchgate query --branch script').waitFor();
-  expect(await page.locator('.cli code').first().textContent()).toContain('--owner');
+  await eventually(async () =>
+    expect(await page.locator('.cli code').first().textContent()).toContain('--owner'),
+  );
   await page.goto(inProject('/branches/main/sql'));
   await type('create table made (id int)');
   await run();
@@ -268,7 +270,9 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
   await confirm('Save');
   await says('New sessions of of-snapshot begin with these settings.');
   await act('of-snapshot', 'Settings of PostgreSQL');
-  expect(await inDialog.getByLabel('statement_timeout').inputValue()).toBe('30s');
+  await eventually(async () =>
+    expect(await inDialog.getByLabel('statement_timeout').inputValue()).toBe('30s'),
+  );
   await confirm('Cancel');
   await act('of-snapshot', 'Rename');
   await inDialog.getByLabel('Name').fill('renamed');
@@ -317,7 +321,9 @@ test.runIf(IS_NIGHTLY)(
     await page.goto(inProject('/branches/changed/difference'));
     await page.getByRole('button', { name: 'Show the rows of item that differ' }).click();
     const changed = page.getByRole('listitem').filter({ hasText: 'Changed' });
-    expect(await changed.getByRole('row', { name: /^name/ }).textContent()).toMatch(/item 1.*renamed/);
+    await eventually(async () =>
+      expect(await changed.getByRole('row', { name: /^name/ }).textContent()).toMatch(/item 1.*renamed/),
+    );
     await page.getByRole('listitem').filter({ hasText: 'Deleted' }).getByText('item 2').waitFor();
     await page.getByRole('button', { name: 'Schema' }).click();
     await page.getByText(/ALTER TABLE .*pair.* ADD COLUMN .*more/).waitFor();

@@ -231,7 +231,9 @@ test('the console shows the time line, the drills, and what a reset to a time wo
     const { violations } = await new AxeBuilder({ page }).setLegacyMode(true).analyze();
     expect(violations.map(({ id }) => id)).toEqual([]);
     await mark.getByRole('link', { name: 'Branch from before' }).click();
-    expect(await page.getByLabel('As it was at').inputValue()).toMatch(/^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d$/);
+    await eventually(async () =>
+      expect(await page.getByLabel('As it was at').inputValue()).toMatch(/^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d$/),
+    );
 
     await page.goto(`/projects/${shop.id}`);
     await page.getByRole('button', { name: 'Actions of main' }).click();
