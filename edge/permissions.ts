@@ -1,3 +1,4 @@
+import type { BranchRole } from '../shared/branch/login.ts';
 import type { Failure } from '../shared/failures.ts';
 import { fail, ok, type Result } from '../shared/result.ts';
 import { isRole, type Principal } from './authentication/principal.ts';
@@ -75,6 +76,13 @@ const ACTIONS = {
 } as const satisfies Record<string, { scope: keyof typeof SATISFIED_BY; reaches: Reaches }>;
 
 export type Action = keyof typeof ACTIONS;
+
+/** The action that running statements as this login takes beside reading rows. */
+export const ACTION_OF_ROLE: Record<BranchRole, Action | null> = {
+  read_only: null,
+  read_write: 'rows.change',
+  owner: 'credentials.read',
+};
 
 export const isAction = (name: string): name is Action => Object.hasOwn(ACTIONS, name);
 

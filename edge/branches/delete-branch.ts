@@ -27,7 +27,7 @@ import type { Settings } from '../settings.ts';
 import { branchRecord, isAllowed, transition, whereAllowed } from './branch.ts';
 import { atTheirEnd, atTheirLeasesEnd } from './branch-ends.ts';
 import { dropJob } from './drop-snapshots.ts';
-import { type Keeping, keepingOf, keepStatements } from './restore-branch.ts';
+import { type Keeping, keepingOf, keepStatements } from './kept-branch.ts';
 
 /** Why the service deletes a branch that no user deletes. */
 export interface ServiceDeletion {

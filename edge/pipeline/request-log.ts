@@ -3,8 +3,7 @@ import { matchedRoutes } from 'hono/route';
 import { logEvent } from '../log.ts';
 import { continueTrace, traced } from '../trace.ts';
 import type { AppContext, AppEnv } from './context.ts';
-
-export const REQUEST_ID_FORM = /^[A-Za-z0-9._-]{8,128}$/;
+import { REQUEST_ID_FORM } from './response-headers.ts';
 
 export const assignRequestId: MiddlewareHandler<AppEnv> = async (c, next) => {
   const given = c.req.header('x-request-id') ?? '';

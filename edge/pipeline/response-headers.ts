@@ -1,6 +1,6 @@
 import type { OpenAPIHono } from '@hono/zod-openapi';
-import type { AppEnv } from './context.ts';
-import { REQUEST_ID_FORM } from './request-log.ts';
+
+export const REQUEST_ID_FORM = /^[A-Za-z0-9._-]{8,128}$/;
 
 const Count = { type: 'integer', minimum: 0 } as const;
 
@@ -69,7 +69,7 @@ export const responseHeaders = (...more: HeaderName[]) =>
     ]),
   );
 
-export function describeResponseHeaders({ openAPIRegistry }: OpenAPIHono<AppEnv>): void {
+export function describeResponseHeaders({ openAPIRegistry }: Pick<OpenAPIHono, 'openAPIRegistry'>): void {
   for (const [name, header] of Object.entries(HEADERS)) {
     openAPIRegistry.registerComponent('headers', name, header);
   }

@@ -35,8 +35,8 @@ import {
 } from '../branches/branch-request.ts';
 import { sourceQueries } from '../branches/clone-source.ts';
 import type { BranchRequest } from '../branches/create-branches.ts';
+import { checkPurgeable, keptBranch } from '../branches/kept-branch.ts';
 import { withData } from '../branches/prepared-source.ts';
-import { checkPurgeable, keptBranch } from '../branches/restore-branch.ts';
 import { coordinatorOf } from '../coordinator/coordinator-rpc.ts';
 import { type BranchRow, projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';

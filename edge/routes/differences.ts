@@ -34,7 +34,7 @@ import { operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf, primaryOf } from '../pipeline/replica-choice.ts';
 import { PENDING } from './creations.ts';
 import { BranchRefParams, Flag, HOST_FAILURES, inBranch, requireData, usableBranch } from './in-project.ts';
-import { namedRow, RowsQuery, VALUES_EXPLAINED, Values } from './tables.ts';
+import { namedRow, RowsQuery, VALUES_EXPLAINED, Values } from './row-values.ts';
 
 const Method = z.enum(DIFFERENCE_METHODS).meta({
   description:

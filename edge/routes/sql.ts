@@ -8,6 +8,7 @@ import { ISOLATION_LEVELS } from '../../shared/protocol/sql-operations.ts';
 import { Scalar } from '../../shared/protocol/tables.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
+import { ACTION_OF_ROLE } from '../permissions.ts';
 import { boundBody } from '../pipeline/bounded-body.ts';
 import { type AppContext, type AppEnv, actorOf, connectingIp } from '../pipeline/context.ts';
 import { onError, renderFailure } from '../pipeline/failures.ts';
@@ -20,7 +21,6 @@ import { readTarget, type SqlTarget } from '../sql/admit-client.ts';
 import { auditExecuted } from '../sql/audit.ts';
 import { type ConnectionString, readConnectionString } from '../sql/connection-string.ts';
 import { branchOf } from './in-project.ts';
-import { ACTION_OF_ROLE } from './queries.ts';
 
 const REQUEST_BYTES_MAX = 512 * 1024;
 

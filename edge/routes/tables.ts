@@ -3,7 +3,6 @@ import { parseForeign, RefusedKey } from '../../shared/foreign-json.ts';
 import { FILTERS_MAX, ORDERS_MAX, ROWS_MAX } from '../../shared/limits.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import {
-  type Cell,
   Column,
   type RowChange,
   RowFilter,
@@ -19,13 +18,8 @@ import { jsonBody, operation, operations, response } from '../pipeline/operation
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { auditedRowChange, auditedWork, short } from './audited-work.ts';
 import { BranchRefParams, branchOf, callReading, HOST_FAILURES, TableParams } from './in-project.ts';
+import { namedRow, RowsQuery, VALUES_EXPLAINED, Value, Values } from './row-values.ts';
 
-export const Value = Scalar.nullable();
-export const Values = z.record(z.string(), Value);
-
-export const RowsQuery = z.strictObject({
-  schema: z.string().default('public').meta({ description: 'The schema of the table.' }),
-});
 const KeyNames = z.union([z.string(), z.array(z.string()).min(1).max(32)]).meta({
   description: 'The column or columns of the primary key, or one column that is unique and not null.',
 });
@@ -33,21 +27,7 @@ const Id = z.union([Scalar, z.array(Scalar).min(1).max(32)]).meta({
   description: 'The key value of the row; for a composite key an array in the order of `primary_key`.',
 });
 
-export const VALUES_EXPLAINED = `Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and \`bytea\` is base64. All other types are strings in PostgreSQL's text format, including \`bigint\`, \`numeric\`, \`json\`, \`jsonb\`, dates, arrays and ranges. A value that was read can be written back unchanged.`;
-
 const listed = <T>(value: T | T[]): T[] => (Array.isArray(value) ? value : [value]);
-
-/** A row for clients, and the names of the columns whose values are truncated. */
-export function namedRow(columns: readonly string[], cells: readonly Cell[]) {
-  const truncated: string[] = [];
-  const entries = columns.map((name, index): [string, Scalar | null] => {
-    const cell = cells[index] ?? null;
-    if (typeof cell !== 'object' || cell === null) return [name, cell];
-    truncated.push(name);
-    return [name, cell.cut];
-  });
-  return { row: Object.fromEntries(entries), truncated };
-}
 
 const tags = ['Tables and rows'];
 const TABLES_PATH = '/api/v1/projects/{project_id}/branches/{branch_ref}/tables';

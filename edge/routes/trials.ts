@@ -18,16 +18,16 @@ import { toJobResponse } from '../jobs/job-resource.ts';
 import { publicFailure } from '../jobs/saga.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { missing } from '../missing.ts';
-import { allow, seesFullData } from '../permissions.ts';
+import { ACTION_OF_ROLE, allow, seesFullData } from '../permissions.ts';
 import { actorOf } from '../pipeline/context.ts';
 import { alsoPermit, jsonBody, operation, operations, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { auditedWork } from './audited-work.ts';
 import { PENDING } from './creations.ts';
 import { BranchRefParams, HOST_FAILURES, inProject, requireData, usableBranch } from './in-project.ts';
-import { ACTION_OF_ROLE, adviceOf, SCRIPT, StatementResult, toResult } from './queries.ts';
 import { DEFAULT_LIMITS } from './rehearsals.ts';
-import { VALUES_EXPLAINED } from './tables.ts';
+import { VALUES_EXPLAINED } from './row-values.ts';
+import { adviceOf, SCRIPT, StatementResult, toResult } from './statements.ts';
 
 const tags = ['Rehearsals'];
 

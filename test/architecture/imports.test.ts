@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { fileGraph, filesOf, importsOf, knotsOf, readsByPosition, roomGraph } from './rooms.ts';
+import { deepestChain, fileGraph, filesOf, importsOf, knotsOf, readsByPosition, roomGraph } from './rooms.ts';
 
 const SOURCE_FOLDERS = [
   'action',
@@ -100,6 +100,11 @@ describe('the search itself', () => {
       source('edge/x/b.ts', "import type { A } from '../a.ts';"),
     ];
     expect(findCycle(fileGraph(sources))).toEqual(['edge/a.ts', 'edge/x/b.ts', 'edge/a.ts']);
+  });
+
+  test('a chain is as long as the longest way, not the shortest', () => {
+    const graph = { a: ['d', 'b'], b: ['c'], c: ['d', 'elsewhere'], d: [] };
+    expect(deepestChain(new Map(Object.entries(graph)))).toBe(4);
   });
 
   test('rooms: files at the top of a part stand alone, folders hold theirs, and a knot names all of its rooms', () => {
@@ -211,6 +216,11 @@ describe('structure', () => {
 
   test.each(KNOT_FREE)('the rooms of %s form no knot, imports of types included', (part) => {
     expect(knotsOf(roomGraph(files.filter(({ path }) => within([part])(path))))).toEqual([]);
+  });
+
+  test('a chain of imports in edge has at most 20 files, imports of types included', () => {
+    const inEdge = files.filter(({ path }) => within(['edge'])(path));
+    expect(deepestChain(fileGraph(inEdge))).toBeLessThanOrEqual(20);
   });
 
   test('all bindings of the Worker are seen by the top, the pipeline and the routes only', () => {

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import type pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
-import { STREAMS_MAX } from '../../edge/monitoring/measurements.ts';
+import { STREAMS_MAX } from '../../edge/monitoring/measurement-streams.ts';
 import { METRIC_NAMES } from '../../edge/monitoring/metrics.ts';
 import { Api, type Credentials, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { STREAMS_MAX } from '../../../edge/monitoring/measurements.ts';
+import { STREAMS_MAX } from '../../../edge/monitoring/measurement-streams.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type MeasuredProject, MIB, measuredProject } from '../../support/host/measured-project.ts';
 import { listenTo } from '../../support/listen.ts';

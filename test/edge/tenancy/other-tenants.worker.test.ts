@@ -29,7 +29,7 @@ import {
   retireSnapshots,
 } from '../../../edge/branches/drop-snapshots.ts';
 import { expireBranches } from '../../../edge/branches/expiry.ts';
-import { keptBranch } from '../../../edge/branches/restore-branch.ts';
+import { keptBranch } from '../../../edge/branches/kept-branch.ts';
 import { cloneableSnapshot, latestSnapshot, snapshotsOf } from '../../../edge/branches/snapshot.ts';
 import { reserveSnapshot, takeScheduledSnapshot } from '../../../edge/branches/take-snapshot.ts';
 import { applyChangeJob } from '../../../edge/changes/apply.ts';
