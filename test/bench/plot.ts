@@ -17,7 +17,7 @@ const STYLE = `text{font:13px sans-serif;fill:#444}.caption{font-weight:bold}.ax
 
 const escaped = (text: string) => text.replaceAll('&', '&amp;').replaceAll('<', '&lt;');
 
-/** Draws one table as a strip of dots per row, from 0: every sample, and a line at the median. */
+/** Draws one table as a strip of dots per row, from 0: every sample, and a line at the median. A row is one line of text. */
 function strips(caption: string, rows: Record<string, number[]>, top: number): string[] {
   const most = Math.max(...Object.values(rows).flat()) || 1;
   const across = (value: number) =>
@@ -31,7 +31,7 @@ function strips(caption: string, rows: Record<string, number[]>, top: number): s
       ...samples.map((value) => `<circle class="sample" cx="${across(value)}" cy="${y}" r="${DOT}"/>`),
       `<line class="median" x1="${across(middle)}" x2="${across(middle)}" y1="${y - 8}" y2="${y + 8}"/>`,
       `<text x="${WIDTH - RIGHT + 10}" y="${y + 4}">${middle.toPrecision(3)}</text>`,
-    ].join('\n');
+    ].join('');
   });
   return [`<text class="caption" x="8" y="${top + 14}">${escaped(caption)}</text>`, ...parts];
 }
@@ -50,7 +50,7 @@ function lines(caption: string, rows: Record<string, number[]>, top: number): st
       `<line class="axis" x1="${LABELS}" x2="${WIDTH - RIGHT}" y1="${foot}" y2="${foot}"/>`,
       `<polyline class="line" points="${points.join(' ')}"/>`,
       `<text x="${WIDTH - RIGHT + 10}" y="${foot}">${most.toPrecision(3)}</text>`,
-    ].join('\n');
+    ].join('');
   });
   return [`<text class="caption" x="8" y="${top + 14}">${escaped(caption)}</text>`, ...parts];
 }
@@ -103,9 +103,10 @@ function frames(
   if (width < NARROWEST) return { parts: [], foot: top };
   const letters = Math.floor((width - 4) / LETTER);
   const text = name.length > letters ? `${name.slice(0, Math.max(letters - 1, 0))}…` : name;
+  const label =
+    letters > 2 ? `<text x="${(left + 2).toFixed(1)}" y="${top + 11}">${escaped(text)}</text>` : '';
   const parts = [
-    `<rect x="${left.toFixed(1)}" y="${top}" width="${width.toFixed(1)}" height="${FRAME}" fill="${colourOf(name)}"><title>${escaped(name)}: ${ms.toFixed(2)} ms</title></rect>`,
-    ...(letters > 2 ? [`<text x="${(left + 2).toFixed(1)}" y="${top + 11}">${escaped(text)}</text>`] : []),
+    `<rect x="${left.toFixed(1)}" y="${top}" width="${width.toFixed(1)}" height="${FRAME}" fill="${colourOf(name)}"><title>${escaped(name)}: ${ms.toFixed(2)} ms</title></rect>${label}`,
   ];
   let foot = top + FRAME;
   let x = left;
