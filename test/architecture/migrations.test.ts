@@ -95,6 +95,11 @@ describe('the rule', () => {
     expect(found(...statements)).toEqual([]);
   });
 
+  test('only the newest migration has a snapshot: that is what the next one is generated from', () => {
+    const newest = migrations.at(-1)?.name.slice(0, 4);
+    expect(globSync('meta/*_snapshot.json', { cwd: FOLDER })).toEqual([`meta/${newest}_snapshot.json`]);
+  });
+
   test('reads all migrations', () => {
     expect(migrations[0]?.name).toBe('0000_baseline');
     expect(migrations[0]?.statements.length).toBeGreaterThan(100);
