@@ -32,552 +32,232 @@ export const CREATIONS: ReadonlySet<string> = new Set([
 
 export interface paths {
     "/healthz": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Check that the gateway is running */
         get: operations["isAlive"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/readyz": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Check that the gateway can serve requests
          * @description Checks the settings, that D1 responds and that the agent of at least one database host is connected. A missing or invalid setting is named with what it accepts.
          */
         get: operations["isReady"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/version": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get the version of the gateway */
         get: operations["getVersion"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List projects, oldest first
          * @description Owners and admins see all projects of the tenant, other users the projects that they created or that are shared with them.
          */
         get: operations["listProjects"];
-        put?: never;
         /**
          * Create a project and its main database
          * @description The databases of a new project accept no connections until a network rule is created. If `app_key` and `env` are in use outside the tenant, the app key gets a random suffix of four characters; the response has the app key in use.
          */
         post: operations["createProject"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/regions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the regions of the database hosts */
         get: operations["listRegions"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get a project */
         get: operations["getProject"];
-        put?: never;
-        post?: never;
         /** Delete a project and all its databases */
         delete: operations["deleteProject"];
-        options?: never;
-        head?: never;
         /** Rename a project, or change its storage quota, its schedule of snapshots, its limit of connection attempts, its durability, or who gets unmasked data */
         patch: operations["updateProject"];
-        trace?: never;
     };
     "/v1/projects/{project_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
+        parameters: NoParameters;
         /**
          * Rename a project or change its storage quota (alternative path)
          * @description The same operation as `updateProject`.
          */
         patch: operations["updateProjectQuota"];
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/extensions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the extensions of the project's host, by name */
         get: operations["listExtensions"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List branches, `main` first, then the oldest first */
         get: operations["listBranches"];
-        put?: never;
         /**
          * Create a branch
          * @description Clones an active branch with copy-on-write. After a 201 response the credentials of the new branch work on both ports, and a network rule lets the address of the caller connect.
          */
         post: operations["createBranch"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/lookup": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Find a branch by name or by id */
         get: operations["lookUpBranch"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get a branch
          * @description It also says which networks are refused because of too many connection attempts.
          */
         get: operations["getBranch"];
-        put?: never;
-        post?: never;
         /**
          * Delete a branch
          * @description A protected branch has to be unprotected first. Its name can be reused immediately. Its database is kept for some time, so that the branch can be restored (`deletes_at` in the list of deleted branches); that of a branch with a lease is dropped.
          */
         delete: operations["deleteBranch"];
-        options?: never;
-        head?: never;
         /**
          * Change the name, the lifespan, the protection, the limit of connection attempts or the settings of a branch
          * @description A branch is renamed while no job of it is open and no branch is cloned from it (`HOST_BUSY`). The new lifespan starts at the time of the request. An expired branch becomes active again. A protected branch is not deleted: neither by a request nor at the end of its lease or of its retention, which begin again when its protection ends.
          */
         patch: operations["updateBranch"];
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/lease": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Renew the lease of a branch
          * @description The lease then ends `lease_seconds` after the request; left out, it lasts as long as before. A branch whose lease has ended is deleted, and cannot be renewed.
          */
         post: operations["renewLease"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/batch": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Create several branches in one request
          * @description Clones an active branch up to 32 times, all or none of them. The clients of the source are held only during the first clone. All branches have the same content.
          */
         post: operations["createBranches"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/bisections": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Begin to look for the commit after which a branch was wrong
          * @description Each probe is a branch as it was in the middle of the time that is left. A tenant has one bisection at a time, for an hour.
          */
         post: operations["startBisection"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/bisections/{bisection_id}/probe": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Judge the last probe of a bisection, and get the next one
          * @description Makes a branch with a lease of the time in the middle. Try it once its job has ended, delete it, and send the verdict. The last response has the time of the commit, and no probe.
          */
         post: operations["probeBisection"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/bisections/{bisection_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
+        parameters: NoParameters;
         /**
          * End a bisection
          * @description Its copy is removed on the database host. The branches of its probes stay until their leases end.
          */
         delete: operations["endBisection"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/reset": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Reset a branch to its parent, to a snapshot or to an earlier time
          * @description Its id, name, connection URLs, passwords and rules stay. Its sessions end. What it held before is kept as a snapshot of the kind `safety` for 24 hours.
          */
         post: operations["resetBranch"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{deleted_branch_id}/restore": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Restore a deleted branch
          * @description Brings a branch back with its content, passwords and rules, while its database is kept (`deletes_at`); its life begins again. `GET …/branches?status=deleted` lists these branches.
          */
         post: operations["restoreBranch"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/snapshots": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the snapshots of a branch, newest first */
         get: operations["listSnapshots"];
-        put?: never;
         /**
          * Take a snapshot of a branch
          * @description Clones the branch as it is now; nobody can connect to a snapshot, and it does not change. Branches can be created from it, and the branch can be reset to it. Snapshots do not count against the storage quota.
          */
         post: operations["createSnapshot"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/snapshots": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List the snapshots of a project, newest first
          * @description Also those of branches that are deleted.
          */
         get: operations["listProjectSnapshots"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/snapshots/{snapshot_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
+        parameters: NoParameters;
         /**
          * Delete a snapshot
          * @description Branches that were created from it stay. The job of the response drops its database.
          */
         delete: operations["deleteSnapshot"];
-        options?: never;
-        head?: never;
         /**
          * Change how many clones of a snapshot are kept ready
          * @description A branch of a snapshot with a spare takes that instead of a clone. Spares cost no quota and count against no limit of branches.
          */
         patch: operations["updateSnapshot"];
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/checkpoints": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the checkpoints of a branch, newest first */
         get: operations["listCheckpoints"];
-        put?: never;
         /**
          * Take a checkpoint of a branch
          * @description Clones the branch as it is now, as a state that an undo goes back to. A branch keeps the last 20, and they end with it.
          */
         post: operations["createCheckpoint"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/undo": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Take a branch back to a checkpoint
          * @description A reset to the checkpoint: its id, name, connection URLs, passwords and rules stay, and its sessions end. The next undo goes further back. The first checkpoint after an undo ends those ahead of it.
          */
         post: operations["undoBranch"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/credentials": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get the connection URLs of a branch
          * @description The URLs contain passwords. Because these allow writing to the database, the write scope is required, and each call is recorded in the audit log.
          */
         get: operations["getCredentials"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/credentials/rotate": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Replace the passwords of a branch
          * @description Sets new passwords for all three logins, or for those that `roles` names. The old passwords stop working immediately and their database sessions end. The URLs are those of the read-only login if only that login was rotated. A repeated request with the same `Idempotency-Key` shows the current passwords, which the audit log records as a view. Limited to five rotations per hour and branch.
          */
         post: operations["rotateCredentials"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/tables": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List tables and views, ordered by schema and name */
         get: operations["listTables"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/tables/{table}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Describe a table or view
          * @description Columns with defaults, identities, generated values and enum values, the lists of columns that identify a row, foreign keys, indexes and constraints. Rows of a table without `keys` cannot be changed.
          */
         get: operations["describeTable"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/tables/{table}/rows": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List rows, by default ordered by primary key
          * @description Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged.
@@ -585,31 +265,19 @@ export interface paths {
          *     A cell over 64 KiB is cut and listed in `truncated`; shorter cells are also cut when the page would exceed 1 MiB. The order of the rows is undefined if the table has no primary key.
          */
         get: operations["listRows"];
-        put?: never;
-        post?: never;
         /**
          * Delete rows
          * @description Deletes all given rows in one transaction.
          */
         delete: operations["deleteRows"];
-        options?: never;
-        head?: never;
         /**
          * Change one cell
          * @description Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged.
          */
         patch: operations["updateRow"];
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/row-changes": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Insert, update and delete rows in one transaction
          * @description Makes all changes in their order, or none. If rows have other values than `expected`, or do not exist, the failure lists each of them with its present values.
@@ -617,21 +285,9 @@ export interface paths {
          *     Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged.
          */
         post: operations["changeRows"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/query": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Run SQL statements
          * @description Runs all statements in one transaction: for at most 5 seconds as `read_only`, for at most 30 seconds as another role. If one fails, nothing is changed, and `statement` says which it was. `BEGIN` before the first and `COMMIT` or `ROLLBACK` after the last statement are accepted. The audit log has the role, the kinds of statements and the number of rows, or the error code; never their text.
@@ -639,126 +295,56 @@ export interface paths {
          *     Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged. A cell over 64 KiB is cut.
          */
         post: operations["runQuery"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/diff": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Compare a branch with its parent, another branch or a snapshot
          * @description Counts the rows of each table that only the branch has (`inserted`), that only the other side has (`deleted`), and that differ (`updated`). Its cost follows the number of changes, not the size of the tables. A comparison that takes longer than 10 seconds becomes a job: repeat the request with its id as `job_id`.
          */
         get: operations["diffBranch"];
-        put?: never;
-        post?: never;
         /**
          * Cancel the comparison of a branch
          * @description For a comparison that has become a job. Its host stops reading, and the next comparison of the project can begin. The job ends as `failed` with `JOB_CANCELLED`. 404: none of this branch is under way.
          */
         delete: operations["cancelDiff"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/reset/preview": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Show what a reset to an earlier time would change
          * @description Recovers what the branch held at the time, compares the branch with it, and drops it. `inserted` rows would be lost, `deleted` rows would come back, and `updated` rows would get their former values. It takes as long as the recovery, so it is a job: repeat the request with its id as `job_id`. `DELETE …/diff` cancels it.
          */
         get: operations["previewReset"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/diff/rows": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List the rows of a table that differ, before and after
          * @description Rows are matched by the primary key of the table, or by a column that is unique and not null. Each page compares again. Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged.
          */
         get: operations["listChangedRows"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/rehearsal": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get the rehearsal of a branch */
         get: operations["getRehearsal"];
-        put?: never;
         /**
          * Start to watch what a migration does to a branch
          * @description Records the tables, the number of their rows and the schema, and samples the locks of all sessions of the branch every 50 ms, for at most an hour. Only a branch with a lease can be rehearsed. A branch has one rehearsal: starting it again begins a new one.
          */
         post: operations["startRehearsal"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/rehearsal/finish": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Finish the rehearsal of a branch, and get its report
          * @description Repeated, it returns the same report.
          */
         post: operations["finishRehearsal"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/try": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Try SQL statements on a copy of a branch
          * @description Copies the branch, also `main` and a protected one, runs all statements in one transaction as a login of the copy, compares the copy with its state before, and drops it. Nobody else sees the copy, and the branch is not changed. A project has two trials at a time. A trial that takes longer than 25 seconds becomes a job: `GET …/try/{job_id}` has its report for an hour. The audit log has the role and the outcome; never the text.
@@ -766,190 +352,85 @@ export interface paths {
          *     Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged.
          */
         post: operations["tryStatements"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/try/{job_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get the report of a trial that became a job
          * @description Only for who has begun the trial, for an hour after its end.
          */
         get: operations["getTrial"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the changes of main, newest first */
         get: operations["listChanges"];
-        put?: never;
         /**
          * Plan a change of main
          * @description Stores the statements that bring `main` to the schema of a branch, or those of a migration, with the schema of `main` that they begin with. Nothing is run. The statements of a schema difference also undo what `main` has got since the branch was made (`main_changes`): read them, or send `sql`. The rows that a migration tool has written into its table in the branch follow them.
          */
         post: operations["createChange"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes/{change_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get a change of main
          * @description `stale` compares `main` with the plan now; without a reply of the database host, it is as it was last compared.
          */
         get: operations["getChange"];
-        put?: never;
-        post?: never;
         /**
          * Close a change that is not to be applied
          * @description What it has applied stays. A change that is applied, or undone, cannot be closed.
          */
         delete: operations["closeChange"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes/{change_id}/rehearse": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Rehearse a change on a clone of main
          * @description Plans the change again, as `main` and the branch are now, and runs the statements on a clone of `main`, which is dropped afterwards: of masked data for those who get masked data only. If the plan differs, the approvals count no more. The response is the change with its job (`job_id`).
          */
         post: operations["rehearseChange"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes/{change_id}/approve": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Approve the present plan of a change
          * @description For members who could apply it, and get full data, but not for the author. An approval counts for one plan: any other plan needs another one.
          */
         post: operations["approveChange"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes/{change_id}/apply": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Apply a change to main
          * @description Takes a safety snapshot, and then runs each statement in `main` with a short `lock_timeout`, again and again: nobody queues behind it for longer. A change that has stopped continues with the statement at which it stopped. The response is the change with its job (`job_id`).
          */
         post: operations["applyChange"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes/{change_id}/undo": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Take main back to what it held before a change
          * @description A reset of `main` to the safety snapshot, which is kept for 24 hours: everything that was written since is lost. `GET …/branches/main/diff?against={safety_snapshot_id}` shows it first. What `main` holds now is kept as a safety snapshot too.
          */
         post: operations["undoChange"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/follow/probe": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Check whether a PostgreSQL database elsewhere can be followed
          * @description The database host connects to the source, reads its catalog in one read-only transaction, and changes nothing. The source has to be at a public address, unless the operator of the host allows its network. Without a certificate of a known authority, the login has to use SCRAM with channel binding. `SOURCE_UNSUITABLE` lists everything that is wrong, with the statement that mends it where there is one.
          */
         post: operations["probeSource"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/follow": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get what main follows, and how far it is behind
          * @description Without a reply of the database host, the lag and `slot_bytes` are null.
          */
         get: operations["getFollowing"];
-        put?: never;
         /**
          * Make main follow a PostgreSQL database elsewhere
          * @description Checks the source as `POST …/follow/probe` does, copies it into the empty `main` as an import does, and then applies each change of the source. Meanwhile `main` can only be read, and its branches are ordinary ones. The response is the job of the copy.
@@ -960,40 +441,17 @@ export interface paths {
          * @description Drops the slot and the publication at the source, and opens `main` with the data that it has. What could not be dropped there is a warning of the job. While it still copies, everything that was copied is removed, and the job of the copy is the response.
          */
         delete: operations["stopFollowing"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/follow/resume": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Continue to follow after a problem
          * @description Compares both schemas, applies additions, and continues. `problem` in the response says why replication is still stopped.
          */
         post: operations["resumeFollowing"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/follow/cutover": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Make main take over from what it follows
          * @description Refuses writes at the source, waits for its last change, sets the sequences, compares the rows of both sides, drops the slot and the publication there, and opens `main`. Until its last step it can be called off, and a failure does so. The response is the job.
@@ -1004,20 +462,9 @@ export interface paths {
          * @description The source accepts writes again, and `main` continues to follow. The response is the job, which ends as `failed` with `JOB_CANCELLED`, or as `succeeded` if its last step had begun. 404: no cut-over is under way.
          */
         delete: operations["callOffCutover"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/import": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Copy a PostgreSQL database elsewhere into an empty main
          * @description The database host connects to the source and copies its schema, the rows of one snapshot, and the values of its sequences, without a limit of time. The job shows how far each table is. Nobody can connect to `main` meanwhile; a failure, or `DELETE`, leaves it as it was. The response is the job, once the source was checked. The source has to be at a public address, unless the operator of the host allows its network. Without a certificate of a known authority, the login has to use SCRAM with channel binding. `SOURCE_UNSUITABLE` lists everything that is wrong, with the statement that mends it where there is one.
@@ -1028,1341 +475,564 @@ export interface paths {
          * @description Everything that was copied is removed, and `main` is opened again, empty. The response is the job, which ends as `failed` with `JOB_CANCELLED`. 404: no import is under way.
          */
         delete: operations["cancelImport"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/import/probe": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Check whether a PostgreSQL database elsewhere can be imported
          * @description The database host connects to the source, reads its catalog in one read-only transaction, and changes nothing. The source has to be at a public address, unless the operator of the host allows its network. Without a certificate of a known authority, the login has to use SCRAM with channel binding. `SOURCE_UNSUITABLE` lists everything that is wrong, with the statement that mends it where there is one.
          */
         post: operations["probeImport"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/address": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get the address that the request comes from
          * @description A network rule for `me` is for this address. A client with both families finds its other address with a second request over that family.
          */
         get: operations["getAddress"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/named-networks": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List the networks that rules can name
          * @description With the ranges that a rule by the name admits now.
          */
         get: operations["listNamedNetworks"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/network-rules": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List network rules, oldest first */
         get: operations["listNetworkRules"];
-        put?: never;
         /**
          * Create a network rule
          * @description Allows a network to connect to the databases of a project, or of one branch.
          */
         post: operations["createNetworkRule"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/network-rules/{rule_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
+        parameters: NoParameters;
         /** Delete a network rule */
         delete: operations["deleteNetworkRule"];
-        options?: never;
-        head?: never;
         /**
          * Change when a network rule ends, or what it opens
          * @description The seconds are counted from the request. With `via` set to `sql`, sessions at the ports end as after a removal.
          */
         patch: operations["updateNetworkRule"];
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/metrics/summary": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get the current metrics of a branch
          * @description Size, connections and cache hit ratio of the branch, and the storage usage of its project.
          */
         get: operations["getMetricsSummary"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/metrics": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get the metrics of a branch over time
          * @description Each point has the value and the timestamp of the last measurement within its step. `active_connections` is the maximum and `cache_hit_ratio` the mean of the step. Counters start at 0 when the branch is created and never decrease.
          */
         get: operations["getMetrics"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/metrics": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get one metric of all active branches over time
          * @description As the metrics of a branch, with at most 200 points for each branch.
          */
         get: operations["getMetricOfBranches"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/usage": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get the storage usage of a project
          * @description Creating, active and expired branches count against the storage quota, with the sizes of their databases.
          */
         get: operations["getUsage"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/metrics/stream": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Stream the measurements of a project as server-sent events */
         get: operations["streamProjectMetrics"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/metrics/stream": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Stream the measurements of a branch as server-sent events */
         get: operations["streamBranchMetrics"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/sessions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Count the direct sessions of a branch
          * @description A clone ends the sessions that clients have with PostgreSQL directly. Clients of the pooled URL wait for a moment, and a clone of a snapshot ends no session.
          */
         get: operations["countSessions"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/recovery-drills": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List the drills of recoveries, newest first
          * @description Once a week the database host recovers `main` to a time of which it has recorded counts and digests of rows, compares, and drops what it has recovered. No value of a row is in a drill.
          */
         get: operations["listRecoveryDrills"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/jobs": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the jobs of a project, newest first */
         get: operations["listJobs"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/jobs/{job_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get a job
          * @description Jobs remain available after their project has been deleted.
          */
         get: operations["getJob"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/events": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Stream the changes of a project as server-sent events
          * @description Every change once and in order. Events are stored for an hour, so that a client continues without a gap after a cut connection. The stream also ends when the token expires or the caller loses access to the project.
          */
         get: operations["streamEvents"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/webhooks": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the tenant's webhooks, oldest first */
         get: operations["listWebhooks"];
-        put?: never;
         /**
          * Create a webhook
          * @description Sends each event of these types as a POST to the URL, signed as Standard Webhooks 1.0 describes. A delivery without a 2xx response is repeated with growing delays for three days. A repeated request with the same `Idempotency-Key` shows the secret again, which the audit log records as a view.
          */
         post: operations["createWebhook"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/webhooks/{webhook_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
+        parameters: NoParameters;
         /**
          * Delete a webhook
          * @description Deliveries that are still waiting are discarded.
          */
         delete: operations["deleteWebhook"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/webhooks/{webhook_id}/deliveries": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List the deliveries of a webhook, newest first
          * @description Deliveries stay in the log for six days.
          */
         get: operations["listWebhookDeliveries"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/webhooks/{webhook_id}/test": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Send a test event to a webhook
          * @description Sends one `webhook.test` event and waits for the response, for up to 10 seconds. It is not repeated.
          */
         post: operations["testWebhook"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/audit-events": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the tenant's audit events, newest first */
         get: operations["listAuditEvents"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/members": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List the members of the tenant, oldest first
          * @description A user of the identity provider is listed from the first request with a token that names the tenant.
          */
         get: operations["listMembers"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/members/{user_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
+        parameters: NoParameters;
         /**
          * Remove a member from the tenant
          * @description Deletes the account. Its refresh tokens stop working immediately, and its access tokens within 30 seconds. What the member made stays. Only an owner can remove an owner. Users of the identity provider are removed there.
          */
         delete: operations["removeMember"];
-        options?: never;
-        head?: never;
         /**
          * Change the role of a member
          * @description Applies to access tokens that are already issued within 30 seconds. Only an owner can make or change an owner. The roles of users of the identity provider are changed there.
          */
         patch: operations["changeMemberRole"];
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/members": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List the users that a project is shared with, oldest first
          * @description The creator of the project, owners and admins have access in any case and are not listed.
          */
         get: operations["listProjectMembers"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/members/{user_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
+        parameters: NoParameters;
         /**
          * Share a project with a member of the tenant
          * @description Repeat it with another role to change the role.
          */
         put: operations["shareProject"];
-        post?: never;
         /**
          * Stop sharing a project with a user
          * @description The user keeps network access and passwords that they know: remove the network rules and rotate the credentials.
          */
         delete: operations["unshareProject"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/invitations": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List open invitations, oldest first */
         get: operations["listInvitations"];
-        put?: never;
         /**
          * Invite a person to the tenant
          * @description Mails a code that is valid once and for 7 days. Only an owner can invite an owner. The response is the same for an address that has an account in another tenant; its owner is notified by mail. A tenant can send 50 invitations per hour, and an address gets at most 5 mails in 15 minutes.
          */
         post: operations["createInvitation"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/invitations/{invitation_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
+        parameters: NoParameters;
         /** Revoke an open invitation */
         delete: operations["revokeInvitation"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/invitations/accept": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Accept an invitation with its mailed code
          * @description Creates an account in the tenant that invited the address. An invitation accepts 5 attempts, and attempts have the limits of `magic-link/verify`.
          */
         post: operations["acceptInvitation"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/identity-providers": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the identity providers, oldest first */
         get: operations["listIdentityProviders"];
-        put?: never;
         /**
          * Add an identity provider
          * @description People sign in by it as soon as one of its domains is verified. Register its `redirect_uri` at the provider.
          */
         post: operations["createIdentityProvider"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/identity-providers/{provider_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get an identity provider */
         get: operations["getIdentityProvider"];
-        put?: never;
-        post?: never;
         /**
          * Delete an identity provider
          * @description Its people have no access any more: their sessions and API keys end within 30 seconds. What they made stays.
          */
         delete: operations["deleteIdentityProvider"];
-        options?: never;
-        head?: never;
         /**
          * Change an identity provider
          * @description The issuer cannot be changed, because it is a part of the identity of its people. A domain that is added has to be verified; one that is left out of `domains` does not count any more.
          */
         patch: operations["updateIdentityProvider"];
-        trace?: never;
     };
     "/api/v1/identity-providers/{provider_id}/test": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Test an identity provider
          * @description Reads its discovery document and its keys, and says what is wrong. Nobody is signed in.
          */
         post: operations["testIdentityProvider"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/identity-providers/{provider_id}/domains/{domain}/verify": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Verify a domain by its TXT record
          * @description Publish the `txt_record` of the domain first. A domain belongs to one tenant.
          */
         post: operations["verifyProviderDomain"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/identity-providers/{provider_id}/scim-token": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Make the bearer token of SCIM
          * @description The provider sends it to create and remove people. It replaces the one before. It is stored nowhere and cannot be shown again, not even to a repeated request with the same `Idempotency-Key`.
          */
         post: operations["createScimToken"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/identity-providers": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the identity providers, oldest first */
         get: operations["listTenantIdentityProviders"];
-        put?: never;
         /**
          * Add an identity provider
          * @description People sign in by it as soon as one of its domains is verified. Register its `redirect_uri` at the provider.
          */
         post: operations["createTenantIdentityProvider"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/identity-providers/{provider_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get an identity provider */
         get: operations["getTenantIdentityProvider"];
-        put?: never;
-        post?: never;
         /**
          * Delete an identity provider
          * @description Its people have no access any more: their sessions and API keys end within 30 seconds. What they made stays.
          */
         delete: operations["deleteTenantIdentityProvider"];
-        options?: never;
-        head?: never;
         /**
          * Change an identity provider
          * @description The issuer cannot be changed, because it is a part of the identity of its people. A domain that is added has to be verified; one that is left out of `domains` does not count any more.
          */
         patch: operations["updateTenantIdentityProvider"];
-        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/identity-providers/{provider_id}/test": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Test an identity provider
          * @description Reads its discovery document and its keys, and says what is wrong. Nobody is signed in.
          */
         post: operations["testTenantIdentityProvider"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/identity-providers/{provider_id}/domains/{domain}/verify": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Verify a domain for a tenant
          * @description The operator vouches for the domain, and no TXT record is read. A domain belongs to one tenant.
          */
         post: operations["verifyTenantProviderDomain"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/identity-providers/{provider_id}/scim-token": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Make the bearer token of SCIM
          * @description The provider sends it to create and remove people. It replaces the one before. It is stored nowhere and cannot be shown again, not even to a repeated request with the same `Idempotency-Key`.
          */
         post: operations["createTenantScimToken"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/tenant": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get the settings of the tenant */
         get: operations["getTenant"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
         /**
          * Require the identity provider of the tenant, or not any more
          * @description Refused until you have signed in by it once. Then members with an address in a verified domain can use nothing else, and their other sessions end. The response has a recovery code for the day on which the provider is away.
          */
         patch: operations["updateTenant"];
-        trace?: never;
     };
     "/api/v1/tenant/recovery-code": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Replace the recovery code of the owners
          * @description Only while `sso_required` is on. The former code is not valid any more.
          */
         post: operations["replaceOwnerRecoveryCode"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/methods": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * List the ways to sign in with an address
          * @description Depends on the domain of the address only, so it says nothing about accounts. Without an address, the ways that the gateway has for everyone.
          */
         post: operations["listSignInMethods"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/sso/{provider_id}/start": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Start a sign-in at the identity provider of a company
          * @description Redirects the browser to the provider and sets a cookie, which is valid for 10 minutes and one sign-in. With `response=page` the callback sets the cookie of a session and redirects to `return_to`; a failure is appended to it as `sign_in_error`.
          */
         get: operations["startCompanySignIn"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/sso/{provider_id}/callback": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Complete a sign-in at the identity provider of a company
          * @description The provider redirects the browser to this path. It requires the cookie of the started sign-in; the state and the code are valid once.
          */
         get: operations["completeCompanySignIn"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/sso/recover": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Sign in as an owner with the recovery code of the tenant
          * @description For the day on which the identity provider is away. The code is valid once, and every use is mailed to all owners. Attempts have the limits of a password.
          */
         post: operations["recoverOwner"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/scim/v2/Users": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List users */
         get: operations["scimListUsers"];
-        put?: never;
         /** Create a user */
         post: operations["scimCreateUser"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/scim/v2/Users/{id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get a user */
         get: operations["scimGetUser"];
         /** Replace a user */
         put: operations["scimReplaceUser"];
-        post?: never;
         /** Delete a user */
         delete: operations["scimDeleteUser"];
-        options?: never;
-        head?: never;
         /** Change a user */
         patch: operations["scimPatchUser"];
-        trace?: never;
     };
     "/scim/v2/Groups": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List groups */
         get: operations["scimListGroups"];
-        put?: never;
         /** Create a group */
         post: operations["scimCreateGroup"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/scim/v2/Groups/{id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get a group */
         get: operations["scimGetGroup"];
         /** Replace a group */
         put: operations["scimReplaceGroup"];
-        post?: never;
         /** Delete a group */
         delete: operations["scimDeleteGroup"];
-        options?: never;
-        head?: never;
         /** Change a group */
         patch: operations["scimPatchGroup"];
-        trace?: never;
     };
     "/scim/v2/ServiceProviderConfig": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get the ServiceProviderConfig of SCIM */
         get: operations["scimGetServiceProviderConfig"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/scim/v2/Schemas": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get the Schemas of SCIM */
         get: operations["scimGetSchemas"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/scim/v2/ResourceTypes": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get the ResourceTypes of SCIM */
         get: operations["scimGetResourceTypes"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/api-keys": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the API keys of the tenant, oldest first */
         get: operations["listApiKeys"];
-        put?: never;
         /**
          * Create an API key
          * @description The response contains the key, which is stored nowhere and cannot be shown again, not even to a repeated request with the same `Idempotency-Key`. The key acts in the name of the caller, with at most the role of the caller. With a `branch_pattern` it can use only matching branches, and read the record of `main`; everything else is reported as not found.
          */
         post: operations["createApiKey"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/api-keys/{key_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
+        parameters: NoParameters;
         /**
          * Delete an API key
          * @description The key stops working within 10 seconds.
          */
         delete: operations["deleteApiKey"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/trusts": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List the trusts of a project, oldest first */
         get: operations["listTrusts"];
-        put?: never;
         /**
          * Trust the workloads of an OpenID Connect issuer
          * @description A workload whose ID token has this issuer, this audience and these claims can exchange it for an access token at `/api/v1/auth/token`. It acts in the name of the caller, in this project only.
          */
         post: operations["createTrust"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/trusts/{trust_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
+        parameters: NoParameters;
         /**
          * Delete a trust
          * @description The access tokens that it has issued stop working within 10 seconds.
          */
         delete: operations["deleteTrust"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/token": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Exchange the ID token of a workload for an access token
          * @description OAuth 2.0 token exchange (RFC 8693). An ID token is accepted once, and only if it is valid for at most an hour. The access token is valid for 15 minutes and limited as the trust says. Every refusal has the same description, so that it reveals no trust.
          */
         post: operations["exchangeToken"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/.well-known/oauth-protected-resource/mcp": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get the protected resource metadata of `/mcp`
          * @description RFC 9728. The address is that of the `WWW-Authenticate` header of `/mcp`.
          */
         get: operations["getMcpMetadata"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/.well-known/oauth-protected-resource": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get the protected resource metadata of `/mcp`
          * @description RFC 9728. The same as for `/mcp`, for clients that look at the root only.
          */
         get: operations["getResourceMetadata"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/.well-known/oauth-authorization-server": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get the authorization server metadata
          * @description RFC 8414. For clients of `/mcp` only.
          */
         get: operations["getAuthorizationServerMetadata"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/oauth/authorize": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Ask a person to let a client use `/mcp`
          * @description Redirects the browser to the consent page of the console. A request with anything wrong is 400 and never leads to the address of the client, because anybody can register one.
          */
         get: operations["authorizeClient"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/oauth/register": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Register a client
          * @description RFC 7591. Clients have no secret. Redirect addresses are https, or http on the loopback address with any port. A registration that nobody uses is gone after a day. 20 an hour for each address.
          */
         post: operations["registerClient"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/oauth/token": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Exchange an authorization code or a refresh token of a client
          * @description The access token is valid for 15 minutes at `/mcp` only. A code is valid for a minute and once; if it is sent again, or with a wrong verifier, the sign-in ends. A refresh token is valid once, and one that is used twice ends the sign-in. All end 30 days after the consent at the latest.
          */
         post: operations["issueAgentTokens"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/oauth/revoke": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * End the sign-in of a client, by one of its tokens
          * @description RFC 7009. Both of its tokens are refused within 10 seconds. A token that is not valid any more has the same response.
          */
         post: operations["revokeAgentToken"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/oauth-grants/preview": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Get what a client of `/mcp` asks for
          * @description For the consent page. Reads the metadata document of the client, which is kept for an hour.
          */
         post: operations["previewOAuthGrant"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/oauth-grants": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List the clients that people signed in, oldest first
          * @description Owners and admins see those of everybody in the tenant, others their own.
          */
         get: operations["listOAuthGrants"];
-        put?: never;
         /**
          * Let a client use `/mcp` in your name
          * @description For the consent page. The client acts with at most your role, and ends with your session, your membership, or after 30 days. Each person can have 50.
          */
         post: operations["createOAuthGrant"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/oauth-grants/{grant_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
+        parameters: NoParameters;
         /**
          * Sign a client out
          * @description Its tokens are refused within 10 seconds.
          */
         delete: operations["deleteOAuthGrant"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/masking": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get the masking policy of a project */
         get: operations["getMasking"];
         /**
@@ -2370,750 +1040,310 @@ export interface paths {
          * @description Makes a new version, unless the policy is the same as before. Tables and columns are looked up when data is masked, not here.
          */
         put: operations["setMasking"];
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/masking/preview": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Show rows of `main` before and after masking
          * @description For those who may see unmasked data. With `rules`, which only owners and admins may send, a policy is tried that is not stored.
          */
         post: operations["previewMasking"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/masking/check": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Compare the masking policy with a branch
          * @description For instance with a branch on which a migration was run: a new column that looks personal and has no rule is a problem. With `rules`, a policy is compared that is not stored. Changes nothing.
          */
         post: operations["checkMasking"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/idp/login": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Start a sign-in at the identity provider
          * @description Redirects the browser to the provider and sets a cookie, which is valid for 10 minutes and one sign-in. The provider redirects back to the callback. With `response=page` the callback sets the cookie of a session and redirects to `return_to`, or appends the code of a failure to it as `sign_in_error`.
          */
         get: operations["startProviderSignIn"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/idp/callback": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Complete a sign-in at the identity provider
          * @description The provider redirects the browser to this path. It requires the cookie of the started sign-in; the state and the code are valid once.
          */
         get: operations["completeProviderSignIn"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/cli/start": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Start a sign-in from a command line
          * @description With `email`, the address leads to the identity provider of the company of this address, if there is one. At a gateway without an identity provider of its own, it leads to the sign-in page, which asks for the e-mail address.
          */
         post: operations["startCliSignIn"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/cli/exchange": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Exchange the code of a command line for tokens
          * @description A code is valid once, even if it is submitted with a wrong verifier. Each sign-in is audited.
          */
         post: operations["exchangeCliCode"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/login": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Sign in with a password
          * @description Returns tokens, or a pre-auth token if a second factor is required. Wrong passwords are limited to 30 per hour for an e-mail address and to 100 per hour from a client address.
          */
         post: operations["logIn"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/signup": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Sign up for an account
          * @description Mails a code to the address. Submit the code to `magic-link/verify` to create the account. The response is the same if the address already has an account; its owner is then notified by mail.
          */
         post: operations["signUp"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/magic-link/start": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Request a sign-in code by e-mail
          * @description The response is the same for an address without an account, which gets no mail.
          */
         post: operations["startMagicLink"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/magic-link/verify": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Sign in with a mailed code
          * @description Accepts the code of a magic link, or of a sign-up, whose account it creates. A code is valid once and for 10 minutes. A challenge accepts 5 attempts. Wrong codes are limited to 20 per hour for an e-mail address and to 100 per hour from a client address.
          */
         post: operations["verifyMagicLink"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/password": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Change the password of your account
          * @description Ends all other sessions of the account. Wrong passwords count against the same limits as those of a login.
          */
         post: operations["changePassword"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/password/reset/start": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Request a code for a new password by e-mail
          * @description The response is the same for an address without an account, which gets no mail.
          */
         post: operations["startPasswordReset"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/password/reset": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Set a new password with a mailed code
          * @description Ends all sessions of the account. It does not sign in, and a second factor stays enrolled. A code is valid once and for 10 minutes, and its attempts have the limits of `magic-link/verify`.
          */
         post: operations["resetPassword"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/2fa/setup": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Get the secret for an authenticator app
          * @description Returns the same secret for each call with one pre-auth token. Nothing is enrolled until a code is submitted to `verify-setup`.
          */
         post: operations["setUpSecondFactor"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/2fa/verify-setup": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Enrol a second factor with its first code and sign in
          * @description A code of the app enrols the method `totp`; a code mailed by `2fa/email` enrols the method `email`. A pre-auth token allows five attempts. The response has ten recovery codes, each of which signs in once if the factor is lost.
          */
         post: operations["verifySecondFactorSetup"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/2fa/verify-login": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Sign in with a code of the enrolled factor
          * @description Codes of an app are accepted up to 30 seconds early or late, and once. A pre-auth token allows five attempts, whether right or wrong. Wrong codes are limited to 30 per hour for a user.
          */
         post: operations["verifySecondFactor"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/2fa/recovery-codes": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Sign in with a code of the enrolled factor, and get new recovery codes
          * @description As `verify-login`. The new recovery codes replace the earlier ones.
          */
         post: operations["replaceRecoveryCodes"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/2fa/recover": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Sign in with a recovery code in place of the enrolled factor
          * @description A recovery code is valid once. Attempts have the limits of `verify-login`.
          */
         post: operations["recoverSecondFactor"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/2fa/skip": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Sign in without enrolling a second factor
          * @description The enrolment is offered again at the next sign-in. It cannot be skipped if a factor is enrolled or if the gateway requires one.
          */
         post: operations["skipSecondFactor"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/2fa/email": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Mail a code for `verify-setup` or `verify-login`
          * @description For users who enrol the method `email` or have enrolled it, unless their first factor was a mailed code. A new code replaces the previous one.
          */
         post: operations["mailSecondFactorCode"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/refresh": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Renew tokens with a refresh token
          * @description A refresh token of the gateway is valid once; use the returned one next. A token that was used more than 10 seconds ago ends its session, because it may have been stolen.
          */
         post: operations["renewTokens"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/session": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Get an access token for the session of a page
          * @description Only for pages of this origin. Takes the cookie of a sign-in with `response=page`, and replaces it. Tabs that send the same cookie at the same time all stay signed in; if the session is one of the identity provider, they may get 429 and should try again.
          */
         post: operations["renewPageSession"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/logout": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Sign out
          * @description Revokes the refresh tokens of the session. Access tokens of the gateway are refused within 30 seconds; those of the identity provider remain valid until they expire. Clears the cookie of a page.
          */
         post: operations["signOut"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/me": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Get the bearer of this token
          * @description Allowed for every role, with or without a tenant. For an API key or a workload: the user in whose name it acts, its role and its scopes.
          */
         get: operations["getMe"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/sessions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List the open sessions of your account, newest first
          * @description Empty for a user of the identity provider, which has its own list.
          */
         get: operations["listSessions"];
-        put?: never;
-        post?: never;
         /**
          * Sign out all your sessions, this one included
          * @description Refresh tokens stop working immediately, and access tokens within 30 seconds. Sessions of the identity provider end there.
          */
         delete: operations["endAllSessions"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/auth/sessions/{session_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
+        parameters: NoParameters;
         /**
          * Sign out one of your sessions
          * @description Refresh tokens stop working immediately, and access tokens within 30 seconds. Sessions of the identity provider end there.
          */
         delete: operations["endSession"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/hosts": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** List database hosts, oldest first */
         get: operations["listHosts"];
-        put?: never;
         /**
          * Register a database host
          * @description Returns the one-time token with which the agent enrols the host. Registering the same name again before the enrolment replaces the earlier registration and its token.
          */
         post: operations["registerHost"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/hosts/{host_id}/enrolment": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Get a token to enrol a database host again
          * @description For a host whose machine, and with it the key of its agent, was lost. The present key is valid until the host is enrolled with the token.
          */
         post: operations["renewHostEnrolment"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/hosts/{host_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get a database host */
         get: operations["getHost"];
-        put?: never;
-        post?: never;
         /**
          * Remove a database host without projects
          * @description Ends the link of the host and refuses its key from then on. The name is free for another host. Nothing on the machine is changed: run `branchgate-agent leave` there. A former primary that has not reported that its servers are stopped is refused, because the fence could not reach it any more.
          */
         delete: operations["removeHost"];
-        options?: never;
-        head?: never;
         /** Rename, place or drain a database host, replace its CA certificate, or accept restored records */
         patch: operations["updateHost"];
-        trace?: never;
     };
     "/platform/v1/projects/{project_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
+        parameters: NoParameters;
         /**
          * Change the branch and storage caps of a project
          * @description The change is recorded in the audit log of the tenant that owns the project.
          */
         patch: operations["updateProjectCaps"];
-        trace?: never;
     };
     "/platform/v1/tenants": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Create a tenant and invite its first owner
          * @description Mails a code that is valid once and for 7 days, whatever `SIGN_UP` is. Until the tenant has a member, a repeated request sends the invitation again if its mail was interrupted, and replaces one that has expired or names another address.
          */
         post: operations["createTenant"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/caps": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
+        parameters: NoParameters;
         /**
          * Set the caps of a tenant on projects and on the total of their storage quotas
          * @description Replaces both caps; one that is left out is the default of the service again. Existing projects and quotas are not affected. The change is recorded in the audit log of the tenant.
          */
         put: operations["setTenantCaps"];
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/metrics": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Read the metrics of the platform for Prometheus
          * @description The text format of OpenMetrics: hosts and their links, branches by status, open jobs by age, and refusals of rate limits. At most 15 s old.
          */
         get: operations["readPlatformMetrics"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/hosts/{host_id}/promote": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Make a standby the primary
          * @description The standby gets all projects of its primary, which is fenced: its servers stay closed, also when it comes back. With `lost`, make sure that the machine is off or cannot be reached by clients: an agent that cannot reach the gateway keeps serving, with AUTO_PROMOTE_SECONDS for up to two thirds of them. A repeated request finishes an interrupted one.
          */
         post: operations["promoteHost"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/audit-events": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * List all tenants' audit events in the order in which they were recorded
          * @description Begins with the event after `after`, or with the oldest one. An empty list is the end.
          */
         get: operations["exportAuditEvents"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/audit-events/exported": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
+        parameters: NoParameters;
         /**
          * Confirm that a copy of all audit events up to one exists
          * @description With `AUDIT_RETENTION_DAYS` and `HISTORY_RETENTION_DAYS`, only what the copy has is deleted. An event before the confirmed one changes nothing.
          */
         put: operations["confirmAuditExport"];
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/projects/{project_id}/move": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Show the last move of a project, or what one would be */
         get: operations["getMove"];
-        put?: never;
         /**
          * Move a project to another database host
          * @description `main` can be written until the last moment, if each of its tables has a key. The other branches can only be read from their copy on. Then nobody can connect for about a second, and the project is on the other host, with its passwords, rules, leases and labels. Until then the move can be cancelled.
@@ -3124,185 +1354,74 @@ export interface paths {
          * @description Everything that the other host has of the project is dropped, and branches that could only be read can be written again. A move at its last step ends instead.
          */
         delete: operations["cancelMove"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/platform/v1/hosts/{host_id}/drain": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Show how far the drain of a database host is */
         get: operations["getDrain"];
-        put?: never;
         /**
          * Move every project of a database host to other hosts of its region
          * @description The host gets no new projects, and its projects move one at a time, the largest last. Repeat it to try those again that have failed. `draining` of the host ends it after the present move.
          */
         post: operations["drainHost"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/agent/v1/enrol": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Enrol a database host
          * @description Used by agents. Registers the public key of the host, authenticated by the one-time enrolment token of `registerHost`.
          */
         post: operations["enrolHost"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/agent/v1/link": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /**
          * Open the link of a host
          * @description Used by agents. Upgrades the connection to a WebSocket, in which the host authenticates with its key.
          */
         get: operations["openLink"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/agent/v1/dns-challenge": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Set the DNS record for the certificate of a host
          * @description Used by agents. Sets or removes the TXT record `_acme-challenge` of the name of the host, authenticated by the signature of its key.
          */
         post: operations["setDnsChallenge"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/agent/v1/certificate": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Issue a certificate of the gateway's authority
          * @description Used by agents of hosts that have no public certificate, for instance because their address is an IP address. Issues a certificate of 90 days for the address of the host, authenticated by the signature of its key. Clients find the authority in the credentials of a branch.
          */
         post: operations["issueHostCertificate"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/agent/v1/member": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Get the role of a host
          * @description Used by agents, before a server of a host with a standby opens a port, and to renew its lease. Authenticated by the signature of the key of the host.
          */
         post: operations["getHostMember"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/agent/v1/standby": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
+        parameters: NoParameters;
         /**
          * Let a standby copy its primary
          * @description Used by agents of standbys and of former primaries. Has the primary make a login with the verifier of a password that the standby has made.
          */
         post: operations["admitStandby"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/api/v1/openapi.json": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get this description as an OpenAPI 3.1 document */
         get: operations["getDescription"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
     "/docs": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         /** Get this description as an HTML page */
         get: operations["readDescription"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
     };
 }
 export type webhooks = Record<string, never>;
@@ -10920,2164 +9039,1050 @@ export interface components {
     responses: {
         /** @description `VALIDATION_FAILED`: The request has invalid values. See details. */
         VALIDATION_FAILED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         RATE_LIMITED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `INTERNAL`: Internal error. Quote the request ID when you report it. */
         INTERNAL: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["INTERNAL"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `SETTINGS_INVALID`: The gateway has missing or invalid settings. Correct them with `npm run deploy -- --var`. */
         "GATEWAY_BUSY.HOST_UNAVAILABLE.LIMITER_UNAVAILABLE.SETTINGS_INVALID": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["SETTINGS_INVALID"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. */
         BAD_REQUEST: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"];
             };
         };
         /** @description `UNAUTHENTICATED`: A valid bearer token is required. */
         UNAUTHENTICATED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
             content: {
                 "application/json": components["schemas"]["UNAUTHENTICATED"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. `TENANT_REQUIRED`: The token has no tenant (claim ctx.tenant_id). */
         "FORBIDDEN.TENANT_REQUIRED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"] | components["schemas"]["TENANT_REQUIRED"];
             };
         };
         /** @description `NOT_FOUND`: Not found. */
         NOT_FOUND: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["NOT_FOUND"];
             };
         };
         /** @description `DATABASE_NAME_HELD`: The database name is still in use on the database host. Try again later, or choose another name. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_EXISTS`: Your tenant already has a project with this app key and environment. Choose another app key. */
         "DATABASE_NAME_HELD.IDEMPOTENCY_IN_FLIGHT.PROJECT_EXISTS": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["DATABASE_NAME_HELD"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_EXISTS"];
             };
         };
         /** @description `PAYLOAD_TOO_LARGE`: The request body is larger than 1 MiB. */
         PAYLOAD_TOO_LARGE: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["PAYLOAD_TOO_LARGE"];
             };
         };
         /** @description `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `QUOTA_ABOVE_SELF_SERVICE_CAP`: The storage quota is above the cap of the project. Ask the platform operator to raise the cap. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "IDEMPOTENCY_KEY_REUSED.QUOTA_ABOVE_SELF_SERVICE_CAP.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["QUOTA_ABOVE_SELF_SERVICE_CAP"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `PROJECT_LIMIT_REACHED`: The tenant has reached its project limit. Delete a project, or ask the platform operator to raise the limit. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `TENANT_QUOTA_REACHED`: The storage quotas of the tenant's projects would exceed its limit in GiB. Lower a quota, delete a project, or ask the platform operator to raise the limit. */
         "PROJECT_LIMIT_REACHED.RATE_LIMITED.TENANT_QUOTA_REACHED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["PROJECT_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"] | components["schemas"]["TENANT_QUOTA_REACHED"];
             };
         };
         /** @description `COLLATION_OUTDATED`: The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator. `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `PROOF_FAILED`: The new database did not accept a test login. Try again later. `RULES_NOT_APPLIED`: The database host could not apply the access rules. Try again later. */
         "COLLATION_OUTDATED.DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE.PROOF_FAILED.RULES_NOT_APPLIED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["COLLATION_OUTDATED"] | components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["PROOF_FAILED"] | components["schemas"]["RULES_NOT_APPLIED"];
             };
         };
         /** @description `HOST_TIMEOUT`: The database host did not respond in time. Check whether the operation took effect, then try again. */
         HOST_TIMEOUT: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["HOST_TIMEOUT"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `NO_STANDBY`: The database host of this project has no standby that could confirm commits. Contact the platform operator. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "NO_STANDBY.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["NO_STANDBY"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `CONNECTION_ATTEMPTS_ABOVE_MAX`: The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX. `QUOTA_ABOVE_SELF_SERVICE_CAP`: The storage quota is above the cap of the project. Ask the platform operator to raise the cap. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "CONNECTION_ATTEMPTS_ABOVE_MAX.QUOTA_ABOVE_SELF_SERVICE_CAP.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["CONNECTION_ATTEMPTS_ABOVE_MAX"] | components["schemas"]["QUOTA_ABOVE_SELF_SERVICE_CAP"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `TENANT_QUOTA_REACHED`: The storage quotas of the tenant's projects would exceed its limit in GiB. Lower a quota, delete a project, or ask the platform operator to raise the limit. */
         "RATE_LIMITED.TENANT_QUOTA_REACHED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["TENANT_QUOTA_REACHED"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         PROJECT_NOT_ACTIVE: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"];
             };
         };
         /** @description `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "STATEMENT_REFUSED.TIME_LIMIT_REACHED.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `PROJECT_BUSY`: The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "PROJECT_BUSY.RATE_LIMITED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["PROJECT_BUSY"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `BRANCH_PROTECTED`: The branch is protected. End its protection first; that of main never ends. `FORBIDDEN`: Your role or scope does not allow this operation. `TENANT_REQUIRED`: The token has no tenant (claim ctx.tenant_id). */
         "BRANCH_PROTECTED.FORBIDDEN.TENANT_REQUIRED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_PROTECTED"] | components["schemas"]["FORBIDDEN"] | components["schemas"]["TENANT_REQUIRED"];
             };
         };
         /** @description `BRANCH_EXISTS`: The project already has a branch with this name. Choose another name. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASE_NAME_HELD`: The database name is still in use on the database host. Try again later, or choose another name. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_EXISTS.BRANCH_NOT_ACTIVE.DATABASE_NAME_HELD.PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_EXISTS"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASE_NAME_HELD"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `CONNECTION_ATTEMPTS_ABOVE_MAX`: The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX. `DATABASE_NAME_TOO_LONG`: The derived database name would be longer than 63 characters. Choose a shorter name. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "CONNECTION_ATTEMPTS_ABOVE_MAX.DATABASE_NAME_TOO_LONG.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["CONNECTION_ATTEMPTS_ABOVE_MAX"] | components["schemas"]["DATABASE_NAME_TOO_LONG"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `COLLATION_OUTDATED`: The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator. `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `RULES_NOT_APPLIED`: The database host could not apply the access rules. Try again later. */
         "COLLATION_OUTDATED.DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE.RULES_NOT_APPLIED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["COLLATION_OUTDATED"] | components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["RULES_NOT_APPLIED"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `BRANCH_NOT_LEASED`: The branch has no lease. Use a branch created with lease_seconds, or change its lifespan instead. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_NOT_ACTIVE.BRANCH_NOT_LEASED.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["BRANCH_NOT_LEASED"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.HOST_BUSY.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `BRANCH_EXISTS`: The project already has a branch with this name. Choose another name. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASE_NAME_HELD`: The database name is still in use on the database host. Try again later, or choose another name. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. `NO_SNAPSHOT`: The branch has no snapshot. Take one first, or leave out from. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_EXISTS.BRANCH_NOT_ACTIVE.DATABASE_NAME_HELD.FILE_LIMIT_REACHED.IDEMPOTENCY_IN_FLIGHT.MASKING_INCOMPLETE.NO_SNAPSHOT.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_BUSY.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_EXISTS"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASE_NAME_HELD"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["MASKING_INCOMPLETE"] | components["schemas"]["NO_SNAPSHOT"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `CONNECTION_ATTEMPTS_ABOVE_MAX`: The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX. `DATABASE_NAME_TOO_LONG`: The derived database name would be longer than 63 characters. Choose a shorter name. `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `SOURCE_UNSUITABLE`: The source cannot be used. See details for everything that is wrong. `TIME_NOT_RECOVERABLE`: The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "CONNECTION_ATTEMPTS_ABOVE_MAX.DATABASE_NAME_TOO_LONG.IDEMPOTENCY_KEY_REUSED.SOURCE_UNSUITABLE.TIME_NOT_RECOVERABLE.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["CONNECTION_ATTEMPTS_ABOVE_MAX"] | components["schemas"]["DATABASE_NAME_TOO_LONG"] | components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["SOURCE_UNSUITABLE"] | components["schemas"]["TIME_NOT_RECOVERABLE"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_LIMIT_REACHED`: The project has reached its branch limit (branch_limit), which counts leased and expired branches too. Delete a branch, or ask the platform operator to raise the limit. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `RULE_LIMIT_REACHED`: The project has reached its network rule limit. Delete a rule first. */
         "BRANCH_LIMIT_REACHED.RATE_LIMITED.RULE_LIMIT_REACHED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"] | components["schemas"]["RULE_LIMIT_REACHED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `TIME_NOT_RECOVERABLE`: The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "STATEMENT_REFUSED.TIME_LIMIT_REACHED.TIME_NOT_RECOVERABLE.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["TIME_NOT_RECOVERABLE"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.FILE_LIMIT_REACHED.LOGIN_REFUSED.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `DATABASE_NAME_TOO_LONG`: The derived database name would be longer than 63 characters. Choose a shorter name. `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `TIME_NOT_RECOVERABLE`: The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "DATABASE_NAME_TOO_LONG.STATEMENT_REFUSED.TIME_LIMIT_REACHED.TIME_NOT_RECOVERABLE.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["DATABASE_NAME_TOO_LONG"] | components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["TIME_NOT_RECOVERABLE"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_LIMIT_REACHED`: The project has reached its branch limit (branch_limit), which counts leased and expired branches too. Delete a branch, or ask the platform operator to raise the limit. `PROJECT_BUSY`: The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `RULE_LIMIT_REACHED`: The project has reached its network rule limit. Delete a rule first. */
         "BRANCH_LIMIT_REACHED.PROJECT_BUSY.RATE_LIMITED.RULE_LIMIT_REACHED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_LIMIT_REACHED"] | components["schemas"]["PROJECT_BUSY"] | components["schemas"]["RATE_LIMITED"] | components["schemas"]["RULE_LIMIT_REACHED"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_NOT_ACTIVE.FILE_LIMIT_REACHED.IDEMPOTENCY_IN_FLIGHT.MASKING_INCOMPLETE.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_BUSY.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["MASKING_INCOMPLETE"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `SOURCE_UNSUITABLE`: The source cannot be used. See details for everything that is wrong. `TIME_NOT_RECOVERABLE`: The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "IDEMPOTENCY_KEY_REUSED.SOURCE_UNSUITABLE.TIME_NOT_RECOVERABLE.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["SOURCE_UNSUITABLE"] | components["schemas"]["TIME_NOT_RECOVERABLE"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_EXISTS`: The project already has a branch with this name. Choose another name. `DATABASE_NAME_HELD`: The database name is still in use on the database host. Try again later, or choose another name. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_EXISTS.DATABASE_NAME_HELD.FILE_LIMIT_REACHED.IDEMPOTENCY_IN_FLIGHT.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_BUSY.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_EXISTS"] | components["schemas"]["DATABASE_NAME_HELD"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `DATABASE_NAME_TOO_LONG`: The derived database name would be longer than 63 characters. Choose a shorter name. `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "DATABASE_NAME_TOO_LONG.IDEMPOTENCY_KEY_REUSED.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["DATABASE_NAME_TOO_LONG"] | components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. */
         "BRANCH_NOT_ACTIVE.IDEMPOTENCY_IN_FLIGHT.MASKING_INCOMPLETE.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_BUSY.SOURCE_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["MASKING_INCOMPLETE"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"];
             };
         };
         /** @description `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "IDEMPOTENCY_KEY_REUSED.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `SNAPSHOT_LIMIT_REACHED`: The project has reached its limit of snapshots. Delete a snapshot first. */
         "RATE_LIMITED.SNAPSHOT_LIMIT_REACHED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["SNAPSHOT_LIMIT_REACHED"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. */
         "BRANCH_NOT_ACTIVE.FILE_LIMIT_REACHED.IDEMPOTENCY_IN_FLIGHT.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_BUSY.SOURCE_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.FILE_LIMIT_REACHED.IDEMPOTENCY_IN_FLIGHT.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. */
         BRANCH_NOT_ACTIVE: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_NOT_ACTIVE.IDEMPOTENCY_IN_FLIGHT.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `NOT_FOUND`: Not found. `ROW_NOT_FOUND`: The row was not found. */
         "NOT_FOUND.ROW_NOT_FOUND": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["NOT_FOUND"] | components["schemas"]["ROW_NOT_FOUND"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `ROW_CHANGED`: The cell no longer has the expected value. Read the row again. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.ROW_CHANGED.WRITE_BLOCKED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["ROW_CHANGED"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.WRITE_BLOCKED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `CHANGES_CONFLICT`: Rows have other values than expected, or no longer exist. Nothing was changed. Compare `conflicts` and send the changes again. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.CHANGES_CONFLICT.DATABASES_CLOSED.LOGIN_REFUSED.WRITE_BLOCKED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["CHANGES_CONFLICT"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.PROJECT_NOT_ACTIVE.SOURCE_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.MASKING_INCOMPLETE.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["MASKING_INCOMPLETE"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_NOT_ACTIVE"];
             };
         };
         /** @description `SOURCE_UNSUITABLE`: The source cannot be used. See details for everything that is wrong. `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `TIME_NOT_RECOVERABLE`: The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "SOURCE_UNSUITABLE.STATEMENT_REFUSED.TIME_LIMIT_REACHED.TIME_NOT_RECOVERABLE.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["SOURCE_UNSUITABLE"] | components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["TIME_NOT_RECOVERABLE"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `BRANCH_NOT_LEASED`: The branch has no lease. Use a branch created with lease_seconds, or change its lifespan instead. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.BRANCH_NOT_LEASED.DATABASES_CLOSED.LOGIN_REFUSED.PROJECT_MOVING": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["BRANCH_NOT_LEASED"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.PROJECT_MOVING.SOURCE_BUSY.SOURCE_NOT_ACTIVE.WRITE_BLOCKED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `COLLATION_OUTDATED`: The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator. `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "COLLATION_OUTDATED.DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["COLLATION_OUTDATED"] | components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.SOURCE_BUSY.SOURCE_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.IDEMPOTENCY_IN_FLIGHT.LOGIN_REFUSED.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "IDEMPOTENCY_KEY_REUSED.STATEMENT_REFUSED.TIME_LIMIT_REACHED.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `CHANGE_LIMIT_REACHED`: The project has reached its limit of open changes. Close one first. `PROJECT_BUSY`: The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "CHANGE_LIMIT_REACHED.PROJECT_BUSY.RATE_LIMITED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["CHANGE_LIMIT_REACHED"] | components["schemas"]["PROJECT_BUSY"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `CHANGE_STATE`: The change is not in a state that allows this. Read the change, and see state. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.CHANGE_STATE.DATABASES_CLOSED.LOGIN_REFUSED.MASKING_INCOMPLETE.PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["CHANGE_STATE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["MASKING_INCOMPLETE"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `CHANGE_STATE`: The change is not in a state that allows this. Read the change, and see state. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "CHANGE_STATE.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["CHANGE_STATE"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `CHANGE_NOT_APPROVED`: The change lacks an approval of its present plan. Ask another member with full data to approve it. `CHANGE_OVER_BUDGET`: A statement held a strong lock for longer than budget_ms when it was rehearsed. See statement. Use the safer form that its findings name, raise budget_ms, or send accept_outage true. `CHANGE_STALE`: The schema of main is no longer the one that the change was planned with. Rehearse the change, which plans it again. `CHANGE_STATE`: The change is not in a state that allows this. Read the change, and see state. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.CHANGE_NOT_APPROVED.CHANGE_OVER_BUDGET.CHANGE_STALE.CHANGE_STATE.DATABASES_CLOSED.LOGIN_REFUSED.PROJECT_MOVING.PROJECT_NOT_ACTIVE.WRITE_BLOCKED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["CHANGE_NOT_APPROVED"] | components["schemas"]["CHANGE_OVER_BUDGET"] | components["schemas"]["CHANGE_STALE"] | components["schemas"]["CHANGE_STATE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `CHANGE_STATE`: The change is not in a state that allows this. Read the change, and see state. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `NO_SNAPSHOT`: The branch has no snapshot. Take one first, or leave out from. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.CHANGE_STATE.FILE_LIMIT_REACHED.NO_SNAPSHOT.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["CHANGE_STATE"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["NO_SNAPSHOT"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.LOGIN_REFUSED.PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `SOURCE_UNSUITABLE`: The source cannot be used. See details for everything that is wrong. `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "SOURCE_UNSUITABLE.STATEMENT_REFUSED.TIME_LIMIT_REACHED.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["SOURCE_UNSUITABLE"] | components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `FOLLOW_STATE`: The project is not in a state that allows this. Read what it follows, and see state. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.FOLLOW_STATE.LOGIN_REFUSED.PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["FOLLOW_STATE"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `FOLLOW_STATE`: The project is not in a state that allows this. Read what it follows, and see state. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_NOT_ACTIVE.FOLLOW_STATE.PROJECT_NOT_ACTIVE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["FOLLOW_STATE"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `FOLLOW_STATE`: The project is not in a state that allows this. Read what it follows, and see state. */
         FOLLOW_STATE: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["FOLLOW_STATE"];
             };
         };
         /** @description `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "STATEMENT_REFUSED.VALIDATION_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `IMPORT_FINISHING`: The import has copied everything and ends in moments, so it cannot be cancelled any more. */
         IMPORT_FINISHING: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["IMPORT_FINISHING"];
             };
         };
         /** @description `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `RULE_EXISTS`: The network rule already exists. */
         "IDEMPOTENCY_IN_FLIGHT.PROJECT_NOT_ACTIVE.RULE_EXISTS": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["RULE_EXISTS"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `RULE_LIMIT_REACHED`: The project has reached its network rule limit. Delete a rule first. */
         "RATE_LIMITED.RULE_LIMIT_REACHED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["RULE_LIMIT_REACHED"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `NETWORK_LIST_UNAVAILABLE`: The list of this network cannot be read at its source at the moment. Try again later, or add its networks themselves. */
         "GATEWAY_BUSY.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE.NETWORK_LIST_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["NETWORK_LIST_UNAVAILABLE"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `STREAM_LIMIT_REACHED`: The project or the tenant has reached its limit of open streams. Close a stream first. */
         "RATE_LIMITED.STREAM_LIMIT_REACHED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["STREAM_LIMIT_REACHED"];
             };
         };
         /** @description `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. */
         IDEMPOTENCY_IN_FLIGHT: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_IN_FLIGHT"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `WEBHOOK_LIMIT_REACHED`: The tenant has reached its webhook limit. Delete a webhook first. */
         "RATE_LIMITED.WEBHOOK_LIMIT_REACHED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["WEBHOOK_LIMIT_REACHED"];
             };
         };
         /** @description `LAST_OWNER`: A tenant needs an owner. Make another member an owner first. `MANAGED_BY_PROVIDER`: The identity provider manages its users. Make this change at the identity provider. */
         "LAST_OWNER.MANAGED_BY_PROVIDER": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["LAST_OWNER"] | components["schemas"]["MANAGED_BY_PROVIDER"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. `SIGN_UP_CLOSED`: This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access. `TENANT_REQUIRED`: The token has no tenant (claim ctx.tenant_id). */
         "FORBIDDEN.SIGN_UP_CLOSED.TENANT_REQUIRED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"] | components["schemas"]["SIGN_UP_CLOSED"] | components["schemas"]["TENANT_REQUIRED"];
             };
         };
         /** @description `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `INVITATION_EXISTS`: This e-mail address already has an open invitation. Revoke it to send another one. `MANAGED_BY_PROVIDER`: The identity provider manages its users. Make this change at the identity provider. `MEMBER_EXISTS`: This e-mail address already belongs to a member of the tenant. */
         "IDEMPOTENCY_IN_FLIGHT.INVITATION_EXISTS.MANAGED_BY_PROVIDER.MEMBER_EXISTS": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["INVITATION_EXISTS"] | components["schemas"]["MANAGED_BY_PROVIDER"] | components["schemas"]["MEMBER_EXISTS"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `MAIL_UNAVAILABLE`: This gateway is not configured to send e-mail. Use another way to sign in. */
         "GATEWAY_BUSY.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE.MAIL_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["MAIL_UNAVAILABLE"];
             };
         };
         /** @description `CODE_WRONG`: The code is invalid, already used or expired. */
         CODE_WRONG: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
             content: {
                 "application/json": components["schemas"]["CODE_WRONG"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. `SIGN_UP_CLOSED`: This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access. `SSO_REQUIRED`: Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. */
         "CROSS_ORIGIN_REQUEST.SIGN_UP_CLOSED.SSO_REQUIRED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"] | components["schemas"]["SIGN_UP_CLOSED"] | components["schemas"]["SSO_REQUIRED"];
             };
         };
         /** @description `ACCOUNT_EXISTS`: This e-mail address already has an account, which belongs to another tenant. Ask for an invitation of another address. */
         ACCOUNT_EXISTS: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["ACCOUNT_EXISTS"];
             };
         };
         /** @description `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `IDENTITY_PROVIDER_EXISTS`: The tenant already has an identity provider with this issuer. Change that one. */
         "IDEMPOTENCY_IN_FLIGHT.IDENTITY_PROVIDER_EXISTS": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["IDENTITY_PROVIDER_EXISTS"];
             };
         };
         /** @description `IDENTITY_PROVIDER_LIMIT_REACHED`: The tenant has reached its limit of identity providers. Delete one first. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "IDENTITY_PROVIDER_LIMIT_REACHED.RATE_LIMITED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["IDENTITY_PROVIDER_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `LAST_OWNER`: A tenant needs an owner. Make another member an owner first. */
         LAST_OWNER: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["LAST_OWNER"];
             };
         };
         /** @description `DOMAIN_NOT_VERIFIED`: The domain has no TXT record with the text in txt_record. Publish it, wait a few minutes, and try again. `DOMAIN_TAKEN`: The domain belongs to another identity provider. Ask the platform operator if it is yours. */
         "DOMAIN_NOT_VERIFIED.DOMAIN_TAKEN": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["DOMAIN_NOT_VERIFIED"] | components["schemas"]["DOMAIN_TAKEN"];
             };
         };
         /** @description `DOMAIN_LOOKUP_FAILED`: The domain could not be looked up. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DOMAIN_LOOKUP_FAILED.GATEWAY_BUSY.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["DOMAIN_LOOKUP_FAILED"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `DOMAIN_TAKEN`: The domain belongs to another identity provider. Ask the platform operator if it is yours. */
         DOMAIN_TAKEN: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["DOMAIN_TAKEN"];
             };
         };
         /** @description `SSO_NOT_TRIED`: Nobody has signed in as you by an identity provider of the tenant yet. Do that once before you require it, so that you are not locked out. */
         SSO_NOT_TRIED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["SSO_NOT_TRIED"];
             };
         };
         /** @description `SIGN_IN_FAILED`: The sign-in was not completed. Start it again. */
         SIGN_IN_FAILED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["SIGN_IN_FAILED"];
             };
         };
         /** @description `SSO_MISCONFIGURED`: The identity provider of your company is not set up correctly. Ask an owner of your team to test it. */
         SSO_MISCONFIGURED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["SSO_MISCONFIGURED"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `IDP_UNAVAILABLE`: The identity provider is currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.IDP_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["IDP_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `SSO_ADDRESS_REFUSED`: The identity provider gave no verified e-mail address in a domain of your company. Ask an owner of your team which addresses it accepts. `SSO_DISABLED`: Your company has disabled your access. Ask the people who manage its identity provider. */
         "SSO_ADDRESS_REFUSED.SSO_DISABLED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["SSO_ADDRESS_REFUSED"] | components["schemas"]["SSO_DISABLED"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. */
         CROSS_ORIGIN_REQUEST: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"];
             };
         };
         /** @description `API_KEY_LIMIT_REACHED`: The tenant has reached its limit of API keys. Delete a key first. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "API_KEY_LIMIT_REACHED.RATE_LIMITED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["API_KEY_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `TRUST_LIMIT_REACHED`: The project has reached its limit of trusts. Delete a trust first. */
         "RATE_LIMITED.TRUST_LIMIT_REACHED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["TRUST_LIMIT_REACHED"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `invalid_request`: The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. `invalid_target`: The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}. `unsupported_grant_type`: The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type. */
         "BAD_REQUEST.invalid_request.invalid_target.unsupported_grant_type": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["invalid_request"] | components["schemas"]["invalid_target"] | components["schemas"]["unsupported_grant_type"];
             };
         };
         /** @description `invalid_client`: The client is not known, or its metadata document cannot be used. See error_description. `invalid_request`: The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. `invalid_scope`: The scope is none of those that are possible here. `invalid_target`: The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}. `unsupported_response_type`: The response type is not supported. Send code. */
         "invalid_client.invalid_request.invalid_scope.invalid_target.unsupported_response_type": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["invalid_client"] | components["schemas"]["invalid_request"] | components["schemas"]["invalid_scope"] | components["schemas"]["invalid_target"] | components["schemas"]["unsupported_response_type"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `invalid_client_metadata`: The metadata of the client is not valid. See error_description. `invalid_redirect_uri`: A redirect address is not allowed. Use https, or http on the loopback address, in normal form and without a fragment. */
         "BAD_REQUEST.invalid_client_metadata.invalid_redirect_uri": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["invalid_client_metadata"] | components["schemas"]["invalid_redirect_uri"];
             };
         };
         /** @description `OAUTH_CLIENT_LIMIT_REACHED`: The gateway holds as many registered clients as it may. Use a client with a metadata document, or try again tomorrow. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "OAUTH_CLIENT_LIMIT_REACHED.RATE_LIMITED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["OAUTH_CLIENT_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `invalid_grant`: The code or the token is invalid, was used before or has expired. Sign in again. `invalid_request`: The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. `invalid_scope`: The scope is none of those that are possible here. `invalid_target`: The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}. `unsupported_grant_type`: The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type. */
         "BAD_REQUEST.invalid_grant.invalid_request.invalid_scope.invalid_target.unsupported_grant_type": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["invalid_grant"] | components["schemas"]["invalid_request"] | components["schemas"]["invalid_scope"] | components["schemas"]["invalid_target"] | components["schemas"]["unsupported_grant_type"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `invalid_grant`: The code or the token is invalid, was used before or has expired. Sign in again. `invalid_request`: The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. */
         "BAD_REQUEST.invalid_grant.invalid_request": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["invalid_grant"] | components["schemas"]["invalid_request"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `invalid_client`: The client is not known, or its metadata document cannot be used. See error_description. `invalid_request`: The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. `invalid_scope`: The scope is none of those that are possible here. `invalid_target`: The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}. `unsupported_response_type`: The response type is not supported. Send code. */
         "BAD_REQUEST.invalid_client.invalid_request.invalid_scope.invalid_target.unsupported_response_type": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["invalid_client"] | components["schemas"]["invalid_request"] | components["schemas"]["invalid_scope"] | components["schemas"]["invalid_target"] | components["schemas"]["unsupported_response_type"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. `SSO_REQUIRED`: Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. `TENANT_REQUIRED`: The token has no tenant (claim ctx.tenant_id). */
         "FORBIDDEN.SSO_REQUIRED.TENANT_REQUIRED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"] | components["schemas"]["SSO_REQUIRED"] | components["schemas"]["TENANT_REQUIRED"];
             };
         };
         /** @description `OAUTH_GRANT_LIMIT_REACHED`: You have signed in as many clients as you may. Sign one out first. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "OAUTH_GRANT_LIMIT_REACHED.RATE_LIMITED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["OAUTH_GRANT_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.MASKING_INCOMPLETE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["MASKING_INCOMPLETE"];
             };
         };
         /** @description `MASKING_CHANGED`: The masking policy has changed since you read it. Read it again, and repeat the change. */
         MASKING_CHANGED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["MASKING_CHANGED"];
             };
         };
         /** @description `NO_IDENTITY_PROVIDER`: This gateway has no identity provider of its own. Sign in with your e-mail address and a password, a code, or the provider of your company. */
         NO_IDENTITY_PROVIDER: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["NO_IDENTITY_PROVIDER"];
             };
         };
         /** @description `SSO_REQUIRED`: Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. */
         SSO_REQUIRED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["SSO_REQUIRED"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `IDP_UNAVAILABLE`: The identity provider is currently unavailable. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.IDP_UNAVAILABLE.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["IDP_UNAVAILABLE"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `SIGN_IN_FAILED`: The sign-in was not completed. Start it again. */
         "BAD_REQUEST.SIGN_IN_FAILED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["SIGN_IN_FAILED"];
             };
         };
         /** @description `TENANT_REQUIRED`: The token has no tenant (claim ctx.tenant_id). */
         TENANT_REQUIRED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["TENANT_REQUIRED"];
             };
         };
         /** @description `CREDENTIALS_WRONG`: The e-mail address or the password is wrong. */
         CREDENTIALS_WRONG: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
             content: {
                 "application/json": components["schemas"]["CREDENTIALS_WRONG"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. `SSO_REQUIRED`: Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. */
         "CROSS_ORIGIN_REQUEST.SSO_REQUIRED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"] | components["schemas"]["SSO_REQUIRED"];
             };
         };
         /** @description `SIGN_UP_CLOSED`: This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access. `SSO_REQUIRED`: Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. */
         "SIGN_UP_CLOSED.SSO_REQUIRED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["SIGN_UP_CLOSED"] | components["schemas"]["SSO_REQUIRED"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `MAIL_UNAVAILABLE`: This gateway is not configured to send e-mail. Use another way to sign in. */
         "GATEWAY_BUSY.LIMITER_UNAVAILABLE.MAIL_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["MAIL_UNAVAILABLE"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. `PASSWORD_WRONG`: The current password is wrong. */
         "FORBIDDEN.PASSWORD_WRONG": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"] | components["schemas"]["PASSWORD_WRONG"];
             };
         };
         /** @description `MANAGED_BY_PROVIDER`: The identity provider manages its users. Make this change at the identity provider. */
         MANAGED_BY_PROVIDER: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["MANAGED_BY_PROVIDER"];
             };
         };
         /** @description `SECOND_FACTOR_ENROLLED`: A second factor is already enrolled. */
         SECOND_FACTOR_ENROLLED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["SECOND_FACTOR_ENROLLED"];
             };
         };
         /** @description `CODE_WRONG`: The code is invalid, already used or expired. `UNAUTHENTICATED`: A valid bearer token is required. */
         "CODE_WRONG.UNAUTHENTICATED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
             content: {
                 "application/json": components["schemas"]["CODE_WRONG"] | components["schemas"]["UNAUTHENTICATED"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. `SECOND_FACTOR_ENROLLED`: A second factor is already enrolled. */
         "CROSS_ORIGIN_REQUEST.SECOND_FACTOR_ENROLLED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"] | components["schemas"]["SECOND_FACTOR_ENROLLED"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. `FORBIDDEN`: Your role or scope does not allow this operation. */
         "CROSS_ORIGIN_REQUEST.FORBIDDEN": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"] | components["schemas"]["FORBIDDEN"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. `SECOND_FACTOR_REQUIRED`: The second factor cannot be skipped. Complete it to sign in. */
         "CROSS_ORIGIN_REQUEST.SECOND_FACTOR_REQUIRED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"] | components["schemas"]["SECOND_FACTOR_REQUIRED"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. `SECOND_FACTOR_ENROLLED`: A second factor is already enrolled. */
         "FORBIDDEN.SECOND_FACTOR_ENROLLED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"] | components["schemas"]["SECOND_FACTOR_ENROLLED"];
             };
         };
         /** @description `REFRESH_TOKEN_WRONG`: The refresh token is invalid, already used or expired. Sign in again. */
         REFRESH_TOKEN_WRONG: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
             content: {
                 "application/json": components["schemas"]["REFRESH_TOKEN_WRONG"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. */
         FORBIDDEN: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"];
             };
         };
         /** @description `HOST_EXISTS`: A host with this name is already enrolled. Choose another name. `HOST_HAS_STANDBY`: Another host is the standby of this host, or a former primary of it. Remove that one first. `HOST_NOT_PRIMARY`: This host is a standby, or was one. Name the host that serves the projects. */
         "HOST_EXISTS.HOST_HAS_STANDBY.HOST_NOT_PRIMARY": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["HOST_EXISTS"] | components["schemas"]["HOST_HAS_STANDBY"] | components["schemas"]["HOST_NOT_PRIMARY"];
             };
         };
         /** @description `HOST_HAS_STANDBY`: Another host is the standby of this host, or a former primary of it. Remove that one first. `HOST_NOT_EMPTY`: There are projects on this host. Delete them first, or drain the host instead of removing it. `HOST_NOT_FENCED`: This former primary has not reported that its servers are stopped, so clients may still reach them. Start its agent and wait until it is linked, or switch the machine off for good and say so with `switched_off=true`. */
         "HOST_HAS_STANDBY.HOST_NOT_EMPTY.HOST_NOT_FENCED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["HOST_HAS_STANDBY"] | components["schemas"]["HOST_NOT_EMPTY"] | components["schemas"]["HOST_NOT_FENCED"];
             };
         };
         /** @description `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `TENANT_EXISTS`: A tenant with this ID already exists and has members. Choose another ID. */
         "IDEMPOTENCY_IN_FLIGHT.TENANT_EXISTS": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["TENANT_EXISTS"];
             };
         };
         /** @description `HOST_NOT_STANDBY`: This host is no standby that could take the place of its primary. See its `members`. `PRIMARY_LINKED`: The primary is connected. Repeat the request without `lost`, so that nothing is lost, or with `force` if the primary cannot be closed. `PRIMARY_UNAVAILABLE`: The primary cannot be reached, so it cannot be closed first. If its machine is lost, repeat the request with its ID as `lost`. `STANDBY_NOT_READY`: The standby is not linked, has no complete copy, or is still becoming the primary. Check its agent, then repeat the request. */
         "HOST_NOT_STANDBY.PRIMARY_LINKED.PRIMARY_UNAVAILABLE.STANDBY_NOT_READY": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["HOST_NOT_STANDBY"] | components["schemas"]["PRIMARY_LINKED"] | components["schemas"]["PRIMARY_UNAVAILABLE"] | components["schemas"]["STANDBY_NOT_READY"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.HOST_BUSY.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `FOLLOW_STATE`: The project is not in a state that allows this. Read what it follows, and see state. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SNAPSHOTS_STAY`: The project has snapshots or deleted branches that can be restored, which do not move. Repeat with drop_snapshots to give them up. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "FOLLOW_STATE.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SNAPSHOTS_STAY.STORAGE_QUOTA_EXCEEDED.WRITE_BLOCKED": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["FOLLOW_STATE"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SNAPSHOTS_STAY"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `MOVE_FINISHING`: The move is at its last step, which takes moments, so it cannot be cancelled any more. */
         MOVE_FINISHING: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["MOVE_FINISHING"];
             };
         };
         /** @description `UPGRADE_REQUIRED`: This path accepts WebSocket connections only. */
         UPGRADE_REQUIRED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["UPGRADE_REQUIRED"];
             };
         };
         /** @description `DNS_NOT_CONFIGURED`: The gateway cannot set DNS records. Set DNS_API_TOKEN and DNS_ZONE_ID, or give the host a certificate of yours. */
         DNS_NOT_CONFIGURED: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["DNS_NOT_CONFIGURED"];
             };
         };
         /** @description `DNS_UNAVAILABLE`: The DNS service did not set the record. Check that the name of the host is in the zone, and that the token may edit it. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DNS_UNAVAILABLE.GATEWAY_BUSY.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["DNS_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `HOST_HAS_AUTHORITY`: The operator gave this host another authority. Give it a certificate of that authority, or remove the authority: branchgate host set <name> --ca none. */
         HOST_HAS_AUTHORITY: {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["HOST_HAS_AUTHORITY"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.HOST_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `HOST_HAS_STANDBY`: Another host is the standby of this host, or a former primary of it. Remove that one first. `HOST_NOT_STANDBY`: This host is no standby that could take the place of its primary. See its `members`. */
         "HOST_HAS_STANDBY.HOST_NOT_STANDBY": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders;
             content: {
                 "application/json": components["schemas"]["HOST_HAS_STANDBY"] | components["schemas"]["HOST_NOT_STANDBY"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.LIMITER_UNAVAILABLE": {
-            headers: {
-                "X-Request-Id": components["headers"]["X-Request-Id"];
-                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                "Retry-After": components["headers"]["Retry-After"];
-                [name: string]: unknown;
-            };
+            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
@@ -13110,24 +10115,12 @@ export interface components {
 export type $defs = Record<string, never>;
 export interface operations {
     isAlive: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The gateway is running. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         /** @enum {string} */
@@ -13142,24 +10135,12 @@ export interface operations {
         };
     };
     isReady: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The gateway can serve requests. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         /** @enum {string} */
@@ -13174,24 +10155,12 @@ export interface operations {
         };
     };
     getVersion: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The version. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         /**
@@ -13224,14 +10193,7 @@ export interface operations {
         responses: {
             /** @description A page of projects. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         projects: components["schemas"]["Project"][];
@@ -13301,29 +10263,14 @@ export interface operations {
         responses: {
             /** @description The new project and its branch `main`. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["CreatedProject"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -13342,24 +10289,12 @@ export interface operations {
         };
     };
     listRegions: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The regions, by name. None: hosts are not divided into regions. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Regions"];
                 };
@@ -13386,14 +10321,7 @@ export interface operations {
         responses: {
             /** @description The project. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ProjectDetails"];
                 };
@@ -13420,14 +10348,7 @@ export interface operations {
         responses: {
             /** @description The job that drops the databases and logins of the project. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ProjectDeletion"];
                 };
@@ -13512,14 +10433,7 @@ export interface operations {
         responses: {
             /** @description The updated project. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ChangedProject"];
                 };
@@ -13604,14 +10518,7 @@ export interface operations {
         responses: {
             /** @description The updated project. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ChangedProject"];
                 };
@@ -13641,14 +10548,7 @@ export interface operations {
         responses: {
             /** @description The extensions. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         extensions: components["schemas"]["Extension"][];
@@ -13684,14 +10584,7 @@ export interface operations {
         responses: {
             /** @description The branches, without deleted ones unless the query asks for them. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         branches: components["schemas"]["Branch"][];
@@ -13818,43 +10711,21 @@ export interface operations {
         responses: {
             /** @description The branch that had the name already, on request. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["BranchCreation"];
                 };
             };
             /** @description The new branch. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["BranchCreation"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -13888,14 +10759,7 @@ export interface operations {
         responses: {
             /** @description The matching branches. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         matches: components["schemas"]["Branch"][];
@@ -13928,14 +10792,7 @@ export interface operations {
         responses: {
             /** @description The branch. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Branch"];
                 };
@@ -13967,14 +10824,7 @@ export interface operations {
         responses: {
             /** @description The branch is deleted. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["BranchDeletion"];
                 };
@@ -14054,14 +10904,7 @@ export interface operations {
         responses: {
             /** @description The updated branch. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Branch"];
                 };
@@ -14104,14 +10947,7 @@ export interface operations {
         responses: {
             /** @description The branch with its new lease. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Branch"];
                 };
@@ -14234,29 +11070,14 @@ export interface operations {
         responses: {
             /** @description The new branches, in the order of their names in the request. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["BatchCreation"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -14309,14 +11130,7 @@ export interface operations {
         responses: {
             /** @description The bisection. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Bisection"];
                 };
@@ -14358,28 +11172,14 @@ export interface operations {
         responses: {
             /** @description The commit is found. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["BisectionProbe"];
                 };
             };
             /** @description The probe, whose branch is being made. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["BisectionProbe"];
                 };
@@ -14411,14 +11211,7 @@ export interface operations {
         responses: {
             /** @description The bisection has ended. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -14477,29 +11270,14 @@ export interface operations {
         responses: {
             /** @description The branch. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["BranchReset"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -14546,29 +11324,14 @@ export interface operations {
         responses: {
             /** @description The branch. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["Branch"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -14606,14 +11369,7 @@ export interface operations {
         responses: {
             /** @description A page of snapshots. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         snapshots: components["schemas"]["Snapshot"][];
@@ -14669,29 +11425,14 @@ export interface operations {
         responses: {
             /** @description The snapshot. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["Snapshot"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -14727,14 +11468,7 @@ export interface operations {
         responses: {
             /** @description A page of snapshots. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         snapshots: components["schemas"]["Snapshot"][];
@@ -14766,14 +11500,7 @@ export interface operations {
         responses: {
             /** @description The snapshot is deleted. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["SnapshotDeletion"];
                 };
@@ -14813,14 +11540,7 @@ export interface operations {
         responses: {
             /** @description The changed snapshot. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Snapshot"];
                 };
@@ -14857,14 +11577,7 @@ export interface operations {
         responses: {
             /** @description A page of checkpoints. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         checkpoints: components["schemas"]["Checkpoint"][];
@@ -14909,29 +11622,14 @@ export interface operations {
         responses: {
             /** @description The checkpoint. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["Checkpoint"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -14986,29 +11684,14 @@ export interface operations {
         responses: {
             /** @description What the branch was taken back to. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["Undone"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -15046,14 +11729,7 @@ export interface operations {
         responses: {
             /** @description The connection URLs. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Credentials"];
                 };
@@ -15090,15 +11766,7 @@ export interface operations {
         responses: {
             /** @description The connection URLs with the new passwords. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["Credentials"];
                 };
@@ -15134,14 +11802,7 @@ export interface operations {
         responses: {
             /** @description The tables and views that the read-write login of the branch can read. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         tables: components["schemas"]["Table"][];
@@ -15179,14 +11840,7 @@ export interface operations {
         responses: {
             /** @description The description of the table. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["TableDetails"];
                 };
@@ -15230,14 +11884,7 @@ export interface operations {
         responses: {
             /** @description A page of rows. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["RowPage"];
                 };
@@ -15281,14 +11928,7 @@ export interface operations {
         responses: {
             /** @description The number of deleted rows. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["DeletedRows"];
                 };
@@ -15339,14 +11979,7 @@ export interface operations {
         responses: {
             /** @description The updated row. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ChangedRow"];
                 };
@@ -15385,14 +12018,7 @@ export interface operations {
         responses: {
             /** @description One entry per change. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ChangedRows"];
                 };
@@ -15443,14 +12069,7 @@ export interface operations {
         responses: {
             /** @description The result of the statement, or of each statement. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["QueryResult"];
                 };
@@ -15492,28 +12111,14 @@ export interface operations {
         responses: {
             /** @description The differences. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Difference"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -15544,14 +12149,7 @@ export interface operations {
         responses: {
             /** @description The job of the comparison. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -15591,28 +12189,14 @@ export interface operations {
         responses: {
             /** @description What would change. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ResetPreview"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -15654,14 +12238,7 @@ export interface operations {
         responses: {
             /** @description A page of rows. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["RowDifferencePage"];
                 };
@@ -15692,14 +12269,7 @@ export interface operations {
         responses: {
             /** @description The rehearsal, with its report when it is finished. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Rehearsal"];
                 };
@@ -15748,14 +12318,7 @@ export interface operations {
         responses: {
             /** @description The rehearsal. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Rehearsal"];
                 };
@@ -15788,14 +12351,7 @@ export interface operations {
         responses: {
             /** @description The rehearsal with its report. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Rehearsal"];
                 };
@@ -15845,28 +12401,14 @@ export interface operations {
         responses: {
             /** @description What the statements did. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Trial"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -15900,28 +12442,14 @@ export interface operations {
         responses: {
             /** @description What the statements did. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Trial"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -15955,14 +12483,7 @@ export interface operations {
         responses: {
             /** @description A page of changes. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         changes: components["schemas"]["ChangeSummary"][];
@@ -16010,15 +12531,7 @@ export interface operations {
         responses: {
             /** @description The change. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -16050,14 +12563,7 @@ export interface operations {
         responses: {
             /** @description The change. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -16085,14 +12591,7 @@ export interface operations {
         responses: {
             /** @description The change. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -16123,14 +12622,7 @@ export interface operations {
         responses: {
             /** @description The change. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -16162,14 +12654,7 @@ export interface operations {
         responses: {
             /** @description The change. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -16236,14 +12721,7 @@ export interface operations {
         responses: {
             /** @description The change. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -16285,14 +12763,7 @@ export interface operations {
         responses: {
             /** @description The change. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -16340,14 +12811,7 @@ export interface operations {
         responses: {
             /** @description The source can be followed. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["FollowProbe"];
                 };
@@ -16378,14 +12842,7 @@ export interface operations {
         responses: {
             /** @description What it follows, or has followed last. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Follow"];
                 };
@@ -16429,14 +12886,7 @@ export interface operations {
         responses: {
             /** @description The job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -16467,14 +12917,7 @@ export interface operations {
         responses: {
             /** @description The job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -16514,14 +12957,7 @@ export interface operations {
         responses: {
             /** @description What it follows. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Follow"];
                 };
@@ -16562,14 +12998,7 @@ export interface operations {
         responses: {
             /** @description The job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -16599,14 +13028,7 @@ export interface operations {
         responses: {
             /** @description The job. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -16655,14 +13077,7 @@ export interface operations {
         responses: {
             /** @description The job of the import. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -16693,14 +13108,7 @@ export interface operations {
         responses: {
             /** @description The job of the import. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -16750,14 +13158,7 @@ export interface operations {
         responses: {
             /** @description The source can be imported. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ImportProbe"];
                 };
@@ -16776,24 +13177,12 @@ export interface operations {
         };
     };
     getAddress: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The address. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Address"];
                 };
@@ -16805,24 +13194,12 @@ export interface operations {
         };
     };
     listNamedNetworks: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The networks. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         named_networks: components["schemas"]["NamedNetwork"][];
@@ -16858,14 +13235,7 @@ export interface operations {
         responses: {
             /** @description A page of rules. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         network_rules: components["schemas"]["NetworkRule"][];
@@ -16934,15 +13304,7 @@ export interface operations {
         responses: {
             /** @description The new rule. It is already in effect on both ports, unless its `status` is `pending` because the host is not connected. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["NetworkRule"];
                 };
@@ -16973,28 +13335,14 @@ export interface operations {
         responses: {
             /** @description The rule is deleted, but stays in effect until the host is connected again. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["NetworkRuleRemoval"];
                 };
             };
             /** @description The rule is deleted and no longer in effect. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -17037,14 +13385,7 @@ export interface operations {
         responses: {
             /** @description The changed rule. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["NetworkRule"];
                 };
@@ -17078,14 +13419,7 @@ export interface operations {
         responses: {
             /** @description The current metrics. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["MetricsSummary"];
                 };
@@ -17123,14 +13457,7 @@ export interface operations {
         responses: {
             /** @description One series per metric, oldest value first. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["MetricsSeries"];
                 };
@@ -17165,14 +13492,7 @@ export interface operations {
         responses: {
             /** @description One series per branch, `main` first. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["MetricOfBranches"];
                 };
@@ -17199,14 +13519,7 @@ export interface operations {
         responses: {
             /** @description The usage of the project, each branch that counts against its quota, each snapshot and each checkpoint. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ProjectUsage"];
                 };
@@ -17239,14 +13552,7 @@ export interface operations {
         responses: {
             /** @description A stream of `measurement` events. `id` is the time of the measurement, `data` is `{ "project_id", "observed_at", "branches": [{ "branch_id", …metrics }] }`. The last measurement is sent immediately. Comments keep the connection open. The stream ends when the token expires or the caller loses access to the project. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "text/event-stream": string;
                 };
@@ -17281,14 +13587,7 @@ export interface operations {
         responses: {
             /** @description A stream of `measurement` events. `id` is the time of the measurement, `data` is `{ "project_id", "observed_at", "branches": [{ "branch_id", …metrics }] }`. The last measurement is sent immediately. Comments keep the connection open. The stream ends when the token expires or the caller loses access to the project. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "text/event-stream": string;
                 };
@@ -17317,14 +13616,7 @@ export interface operations {
         responses: {
             /** @description The sessions of this moment. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         /** @example 3 */
@@ -17356,14 +13648,7 @@ export interface operations {
         responses: {
             /** @description The drills of the last year. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["RecoveryDrills"];
                 };
@@ -17395,14 +13680,7 @@ export interface operations {
         responses: {
             /** @description A page of jobs. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         jobs: components["schemas"]["Job"][];
@@ -17433,14 +13711,7 @@ export interface operations {
         responses: {
             /** @description The job. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -17473,14 +13744,7 @@ export interface operations {
         responses: {
             /** @description A stream of events; `id` is the position in the log, `event` the type and `data` an `Event`. The first event is `ready` (only later changes follow), `reset` (changes were missed: read the records again) or, after `Last-Event-ID`, the next change; the `data` of `ready` and `reset` is `{ "project_id" }`. `project.changed`: The status of the project changed. The last event of a project has the status `deleted`. `branch.changed`: A branch was created, or its name, status, expiry, labels or blocks changed. A branch whose creation was refused becomes `deleted`. `network_rule.changed`: A network rule was created (`pending`), took effect on both ports (`applied`) or was deleted. `snapshot.changed`: A snapshot was taken (`ready`), became independent of its branch or was deleted: by a user, at its end, for a newer one, or because the host has lost it. `job.changed`: A job was created, or its status, its steps or its number of failed attempts changed. `storage.changed`: The storage use of the project crossed 80% or 100% of its quota. `follow.changed`: What `main` follows, its state or its problem changed. `deleted`: it was stopped, or cancelled. `change.changed`: A change of `main` was planned, or its state changed, or a step of it was applied. `project.failed_over`: The database host of the project was lost, and its standby has taken its place. Everything that was committed until `survived_until` is there; what was committed after it may be missing. Comments keep the connection open. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "text/event-stream": string;
                 };
@@ -17510,14 +13774,7 @@ export interface operations {
         responses: {
             /** @description A page of webhooks. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         webhooks: components["schemas"]["Webhook"][];
@@ -17567,15 +13824,7 @@ export interface operations {
         responses: {
             /** @description The new webhook. The secret is shown only here. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["CreatedWebhook"];
                 };
@@ -17605,14 +13854,7 @@ export interface operations {
         responses: {
             /** @description The webhook is deleted. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -17644,14 +13886,7 @@ export interface operations {
         responses: {
             /** @description A page of deliveries. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         webhook_deliveries: components["schemas"]["WebhookDelivery"][];
@@ -17682,14 +13917,7 @@ export interface operations {
         responses: {
             /** @description The delivery, with its result. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["WebhookDelivery"];
                 };
@@ -17729,14 +13957,7 @@ export interface operations {
         responses: {
             /** @description A page of audit events. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         audit_events: components["schemas"]["AuditEvent"][];
@@ -17770,14 +13991,7 @@ export interface operations {
         responses: {
             /** @description A page of members. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         members: components["schemas"]["Member"][];
@@ -17808,14 +14022,7 @@ export interface operations {
         responses: {
             /** @description The member is removed. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -17853,14 +14060,7 @@ export interface operations {
         responses: {
             /** @description The member. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Member"];
                 };
@@ -17895,14 +14095,7 @@ export interface operations {
         responses: {
             /** @description A page of users. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         members: components["schemas"]["ProjectMember"][];
@@ -17945,14 +14138,7 @@ export interface operations {
         responses: {
             /** @description The user and the role. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ProjectMember"];
                 };
@@ -17982,14 +14168,7 @@ export interface operations {
         responses: {
             /** @description The project is no longer shared with the user. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -18019,14 +14198,7 @@ export interface operations {
         responses: {
             /** @description A page of invitations. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         invitations: components["schemas"]["Invitation"][];
@@ -18073,15 +14245,7 @@ export interface operations {
         responses: {
             /** @description The open invitation. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["Invitation"];
                 };
@@ -18111,14 +14275,7 @@ export interface operations {
         responses: {
             /** @description The code of the invitation is no longer valid. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -18164,14 +14321,7 @@ export interface operations {
         responses: {
             /** @description Tokens, or a pre-auth token for the next step. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -18188,24 +14338,12 @@ export interface operations {
         };
     };
     listIdentityProviders: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description All of them: at most ten. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         identity_providers: components["schemas"]["IdentityProvider"][];
@@ -18239,15 +14377,7 @@ export interface operations {
         responses: {
             /** @description The provider, without its secret. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -18277,14 +14407,7 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -18311,14 +14434,7 @@ export interface operations {
         responses: {
             /** @description The provider is deleted. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -18350,14 +14466,7 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -18386,14 +14495,7 @@ export interface operations {
         responses: {
             /** @description What was found. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["IdentityProviderTest"];
                 };
@@ -18423,14 +14525,7 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -18463,15 +14558,7 @@ export interface operations {
         responses: {
             /** @description The token. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["ScimToken"];
                 };
@@ -18502,14 +14589,7 @@ export interface operations {
         responses: {
             /** @description All of them: at most ten. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         identity_providers: components["schemas"]["IdentityProvider"][];
@@ -18545,15 +14625,7 @@ export interface operations {
         responses: {
             /** @description The provider, without its secret. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -18584,14 +14656,7 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -18619,14 +14684,7 @@ export interface operations {
         responses: {
             /** @description The provider is deleted. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -18659,14 +14717,7 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -18696,14 +14747,7 @@ export interface operations {
         responses: {
             /** @description What was found. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["IdentityProviderTest"];
                 };
@@ -18734,14 +14778,7 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -18775,15 +14812,7 @@ export interface operations {
         responses: {
             /** @description The token. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["ScimToken"];
                 };
@@ -18800,24 +14829,12 @@ export interface operations {
         };
     };
     getTenant: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The settings. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["TenantSettings"];
                 };
@@ -18832,12 +14849,7 @@ export interface operations {
         };
     };
     updateTenant: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -18848,14 +14860,7 @@ export interface operations {
         responses: {
             /** @description The settings, and the new recovery code. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ChangedTenantSettings"];
                 };
@@ -18873,24 +14878,12 @@ export interface operations {
         };
     };
     replaceOwnerRecoveryCode: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The settings, and the new recovery code. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ChangedTenantSettings"];
                 };
@@ -18907,12 +14900,7 @@ export interface operations {
         };
     };
     listSignInMethods: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -18927,14 +14915,7 @@ export interface operations {
         responses: {
             /** @description The ways to sign in. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["SignInMethods"];
                 };
@@ -18969,14 +14950,7 @@ export interface operations {
         responses: {
             /** @description `Location` is the page of the provider. */
             302: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["SIGN_IN_FAILED"];
@@ -19007,28 +14981,14 @@ export interface operations {
         responses: {
             /** @description The tokens of the gateway. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["CompanySignIn"];
                 };
             };
             /** @description `Location` is the page or the command line that the sign-in was started for. */
             302: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["SIGN_IN_FAILED"];
@@ -19066,14 +15026,7 @@ export interface operations {
         responses: {
             /** @description Tokens. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -19109,87 +15062,42 @@ export interface operations {
         responses: {
             /** @description A page. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimListResponse"];
                 };
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -19197,12 +15105,7 @@ export interface operations {
         };
     };
     scimCreateUser: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -19224,115 +15127,56 @@ export interface operations {
         responses: {
             /** @description It is created. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -19355,101 +15199,49 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -19486,129 +15278,63 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -19628,127 +15354,61 @@ export interface operations {
         responses: {
             /** @description It is deleted. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -19785,129 +15445,63 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -19935,87 +15529,42 @@ export interface operations {
         responses: {
             /** @description A page. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimListResponse"];
                 };
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -20023,12 +15572,7 @@ export interface operations {
         };
     };
     scimCreateGroup: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -20047,115 +15591,56 @@ export interface operations {
         responses: {
             /** @description It is created. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -20178,101 +15663,49 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -20306,129 +15739,63 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -20448,127 +15815,61 @@ export interface operations {
         responses: {
             /** @description It is deleted. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -20605,129 +15906,63 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -20735,24 +15970,12 @@ export interface operations {
         };
     };
     scimGetServiceProviderConfig: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The document (RFC 7644 section 4). */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": {
                         [key: string]: unknown;
@@ -20761,73 +15984,35 @@ export interface operations {
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -20835,24 +16020,12 @@ export interface operations {
         };
     };
     scimGetSchemas: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The document (RFC 7644 section 4). */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": {
                         [key: string]: unknown;
@@ -20861,73 +16034,35 @@ export interface operations {
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -20935,24 +16070,12 @@ export interface operations {
         };
     };
     scimGetResourceTypes: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The document (RFC 7644 section 4). */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": {
                         [key: string]: unknown;
@@ -20961,73 +16084,35 @@ export interface operations {
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Retry-After": components["headers"]["Retry-After"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -21050,14 +16135,7 @@ export interface operations {
         responses: {
             /** @description A page of keys. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         api_keys: components["schemas"]["ApiKey"][];
@@ -21122,15 +16200,7 @@ export interface operations {
         responses: {
             /** @description The new key. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["CreatedApiKey"];
                 };
@@ -21161,14 +16231,7 @@ export interface operations {
         responses: {
             /** @description The key is deleted. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -21200,14 +16263,7 @@ export interface operations {
         responses: {
             /** @description A page of trusts. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         trusts: components["schemas"]["Trust"][];
@@ -21275,15 +16331,7 @@ export interface operations {
         responses: {
             /** @description The new trust. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["Trust"];
                 };
@@ -21314,14 +16362,7 @@ export interface operations {
         responses: {
             /** @description The trust is deleted. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -21336,12 +16377,7 @@ export interface operations {
         };
     };
     exchangeToken: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/x-www-form-urlencoded": {
@@ -21365,14 +16401,7 @@ export interface operations {
         responses: {
             /** @description The access token. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["IssuedToken"];
                 };
@@ -21398,14 +16427,7 @@ export interface operations {
         responses: {
             /** @description Where to get tokens for `/mcp`. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ProtectedResourceMetadata"];
                 };
@@ -21429,14 +16451,7 @@ export interface operations {
         responses: {
             /** @description Where to get tokens for `/mcp`. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ProtectedResourceMetadata"];
                 };
@@ -21448,24 +16463,12 @@ export interface operations {
         };
     };
     getAuthorizationServerMetadata: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The endpoints, and what they support. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["AuthorizationServerMetadata"];
                 };
@@ -21507,14 +16510,7 @@ export interface operations {
         responses: {
             /** @description `Location` is the consent page. */
             302: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["invalid_client.invalid_request.invalid_scope.invalid_target.unsupported_response_type"];
@@ -21525,12 +16521,7 @@ export interface operations {
         };
     };
     registerClient: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -21542,14 +16533,7 @@ export interface operations {
         responses: {
             /** @description The client. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["RegisteredClient"];
                 };
@@ -21563,12 +16547,7 @@ export interface operations {
         };
     };
     issueAgentTokens: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/x-www-form-urlencoded": {
@@ -21589,14 +16568,7 @@ export interface operations {
         responses: {
             /** @description The tokens. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["AgentTokens"];
                 };
@@ -21611,12 +16583,7 @@ export interface operations {
         };
     };
     revokeAgentToken: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/x-www-form-urlencoded": {
@@ -21628,14 +16595,7 @@ export interface operations {
         responses: {
             /** @description The sign-in has ended, now or earlier. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST.invalid_grant.invalid_request"];
@@ -21647,12 +16607,7 @@ export interface operations {
         };
     };
     previewOAuthGrant: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -21663,14 +16618,7 @@ export interface operations {
         responses: {
             /** @description What the client asks for. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["PreviewedGrant"];
                 };
@@ -21702,14 +16650,7 @@ export interface operations {
         responses: {
             /** @description A page of grants. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         oauth_grants: components["schemas"]["OAuthGrant"][];
@@ -21728,12 +16669,7 @@ export interface operations {
         };
     };
     createOAuthGrant: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -21776,14 +16712,7 @@ export interface operations {
         responses: {
             /** @description The grant, and where its code goes. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["CreatedOAuthGrant"];
                 };
@@ -21812,14 +16741,7 @@ export interface operations {
         responses: {
             /** @description The client is signed out. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -21846,15 +16768,7 @@ export interface operations {
         responses: {
             /** @description The policy, compared with `main`. Without one it has version 0. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { ETag: components["headers"]["ETag"]; };
                 content: {
                     "application/json": components["schemas"]["ComparedMaskingPolicy"];
                 };
@@ -22045,15 +16959,7 @@ export interface operations {
         responses: {
             /** @description The current version of the policy. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { ETag: components["headers"]["ETag"]; };
                 content: {
                     "application/json": components["schemas"]["MaskingPolicy"];
                 };
@@ -22246,14 +17152,7 @@ export interface operations {
         responses: {
             /** @description The rows, before and after. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["MaskingPreview"];
                 };
@@ -22446,14 +17345,7 @@ export interface operations {
         responses: {
             /** @description Whether the policy covers the branch. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["MaskingCheck"];
                 };
@@ -22487,14 +17379,7 @@ export interface operations {
         responses: {
             /** @description `Location` is the authorization endpoint of the provider. */
             302: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             404: components["responses"]["NO_IDENTITY_PROVIDER"];
@@ -22524,28 +17409,14 @@ export interface operations {
         responses: {
             /** @description The tokens of the provider. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ProviderSignIn"];
                 };
             };
             /** @description `Location` is the page that the sign-in was started for. */
             302: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["SIGN_IN_FAILED"];
@@ -22558,12 +17429,7 @@ export interface operations {
         };
     };
     startCliSignIn: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": components["schemas"]["CliStart"];
@@ -22572,14 +17438,7 @@ export interface operations {
         responses: {
             /** @description The address to open, and the client and scopes that it requests. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["CliSignIn"];
                 };
@@ -22594,12 +17453,7 @@ export interface operations {
         };
     };
     exchangeCliCode: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": components["schemas"]["CliExchange"];
@@ -22608,14 +17462,7 @@ export interface operations {
         responses: {
             /** @description The tokens of the provider. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["CliTokens"];
                 };
@@ -22661,14 +17508,7 @@ export interface operations {
         responses: {
             /** @description Tokens, or a pre-auth token for the next step. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -22684,12 +17524,7 @@ export interface operations {
         };
     };
     signUp: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -22713,14 +17548,7 @@ export interface operations {
         responses: {
             /** @description The mail will be sent. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         email: string;
@@ -22753,12 +17581,7 @@ export interface operations {
         };
     };
     startMagicLink: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -22773,14 +17596,7 @@ export interface operations {
         responses: {
             /** @description The mail will be sent if the address has an account. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         /** Format: uuid */
@@ -22832,14 +17648,7 @@ export interface operations {
         responses: {
             /** @description Tokens, or a pre-auth token for the next step. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -22855,12 +17664,7 @@ export interface operations {
         };
     };
     changePassword: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -22874,14 +17678,7 @@ export interface operations {
         responses: {
             /** @description The password is changed. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -22897,12 +17694,7 @@ export interface operations {
         };
     };
     startPasswordReset: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -22917,14 +17709,7 @@ export interface operations {
         responses: {
             /** @description The mail will be sent if the address has an account. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         /** Format: uuid */
@@ -22949,12 +17734,7 @@ export interface operations {
         };
     };
     resetPassword: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -22975,14 +17755,7 @@ export interface operations {
         responses: {
             /** @description The password is set. Sign in with it. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -22996,24 +17769,12 @@ export interface operations {
         };
     };
     setUpSecondFactor: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The secret for the app. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["SecondFactorSetUp"];
                 };
@@ -23046,14 +17807,7 @@ export interface operations {
         responses: {
             /** @description The tokens, and the recovery codes. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["LoginWithRecoveryCodes"];
                 };
@@ -23086,14 +17840,7 @@ export interface operations {
         responses: {
             /** @description The tokens. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -23126,14 +17873,7 @@ export interface operations {
         responses: {
             /** @description The tokens, and the recovery codes. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["LoginWithRecoveryCodes"];
                 };
@@ -23177,14 +17917,7 @@ export interface operations {
         responses: {
             /** @description The tokens. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -23213,14 +17946,7 @@ export interface operations {
         responses: {
             /** @description The tokens. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -23236,24 +17962,12 @@ export interface operations {
         };
     };
     mailSecondFactorCode: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The mail will be sent. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["MailedSecondFactorCode"];
                 };
@@ -23269,12 +17983,7 @@ export interface operations {
         };
     };
     renewTokens: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": components["schemas"]["Renewal"];
@@ -23283,14 +17992,7 @@ export interface operations {
         responses: {
             /** @description The new tokens. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["RenewedTokens"];
                 };
@@ -23305,38 +18007,19 @@ export interface operations {
         };
     };
     renewPageSession: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description An access token. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["PageSession"];
                 };
             };
             /** @description Nobody is signed in. The cookie is cleared, if there was one. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -23349,12 +18032,7 @@ export interface operations {
         };
     };
     signOut: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: {
             content: {
                 "application/json": components["schemas"]["SignOut"];
@@ -23363,14 +18041,7 @@ export interface operations {
         responses: {
             /** @description The session has ended, now or earlier. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -23385,24 +18056,12 @@ export interface operations {
         };
     };
     getMe: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The identity in the token, and the ID of the user in other responses. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Me"];
                 };
@@ -23432,14 +18091,7 @@ export interface operations {
         responses: {
             /** @description A page of sessions. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         sessions: components["schemas"]["Session"][];
@@ -23458,24 +18110,12 @@ export interface operations {
         };
     };
     endAllSessions: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description All sessions have ended. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -23503,14 +18143,7 @@ export interface operations {
         responses: {
             /** @description The session has ended. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -23541,14 +18174,7 @@ export interface operations {
         responses: {
             /** @description A page of hosts. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         hosts: components["schemas"]["Host"][];
@@ -23565,12 +18191,7 @@ export interface operations {
         };
     };
     registerHost: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -23617,14 +18238,7 @@ export interface operations {
         responses: {
             /** @description The registration. The token is shown only here and expires in one hour. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["HostRegistration"];
                 };
@@ -23652,14 +18266,7 @@ export interface operations {
         responses: {
             /** @description The registration. The token is shown only here and expires in one hour. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["HostRegistration"];
                 };
@@ -23687,14 +18294,7 @@ export interface operations {
         responses: {
             /** @description The host. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Host"];
                 };
@@ -23723,14 +18323,7 @@ export interface operations {
         responses: {
             /** @description The host is removed. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -23790,14 +18383,7 @@ export interface operations {
         responses: {
             /** @description The updated host. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Host"];
                 };
@@ -23845,14 +18431,7 @@ export interface operations {
         responses: {
             /** @description The updated caps. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["ProjectCaps"];
                 };
@@ -23898,15 +18477,7 @@ export interface operations {
         responses: {
             /** @description The tenant, and the invitation of its owner. */
             201: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
                 content: {
                     "application/json": components["schemas"]["Tenant"];
                 };
@@ -23950,14 +18521,7 @@ export interface operations {
         responses: {
             /** @description The caps in effect. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["TenantCaps"];
                 };
@@ -23973,24 +18537,12 @@ export interface operations {
         };
     };
     readPlatformMetrics: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The metrics. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/openmetrics-text": string;
                 };
@@ -24027,14 +18579,7 @@ export interface operations {
         responses: {
             /** @description The standby is the primary and serves. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["HostPromotion"];
                 };
@@ -24065,14 +18610,7 @@ export interface operations {
         responses: {
             /** @description The next events. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         audit_events: components["schemas"]["AuditEvent"][];
@@ -24093,12 +18631,7 @@ export interface operations {
         };
     };
     confirmAuditExport: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -24113,14 +18646,7 @@ export interface operations {
         responses: {
             /** @description The export is confirmed. */
             204: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -24151,14 +18677,7 @@ export interface operations {
         responses: {
             /** @description The move. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Move"];
                 };
@@ -24206,14 +18725,7 @@ export interface operations {
         responses: {
             /** @description The move has begun. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Move"];
                 };
@@ -24243,14 +18755,7 @@ export interface operations {
         responses: {
             /** @description The job, which is undone. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -24279,14 +18784,7 @@ export interface operations {
         responses: {
             /** @description The drain. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Drain"];
                 };
@@ -24328,14 +18826,7 @@ export interface operations {
         responses: {
             /** @description The drain has begun. */
             202: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["Drain"];
                 };
@@ -24351,12 +18842,7 @@ export interface operations {
         };
     };
     enrolHost: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": {
@@ -24374,14 +18860,7 @@ export interface operations {
         responses: {
             /** @description The host is enrolled. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         /** Format: uuid */
@@ -24411,14 +18890,7 @@ export interface operations {
         responses: {
             /** @description The link is open. */
             101: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content?: never;
             };
             401: components["responses"]["UNAUTHENTICATED"];
@@ -24430,12 +18902,7 @@ export interface operations {
         };
     };
     setDnsChallenge: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": components["schemas"]["SignedHostRequest"];
@@ -24444,14 +18911,7 @@ export interface operations {
         responses: {
             /** @description The record is as wanted. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["DnsChallengeReply"];
                 };
@@ -24467,12 +18927,7 @@ export interface operations {
         };
     };
     issueHostCertificate: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": components["schemas"]["SignedHostRequest"];
@@ -24481,14 +18936,7 @@ export interface operations {
         responses: {
             /** @description The certificate. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["HostCertificate"];
                 };
@@ -24504,12 +18952,7 @@ export interface operations {
         };
     };
     getHostMember: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": components["schemas"]["SignedHostRequest"];
@@ -24518,14 +18961,7 @@ export interface operations {
         responses: {
             /** @description What is on record of the host. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["HostMemberReply"];
                 };
@@ -24540,12 +18976,7 @@ export interface operations {
         };
     };
     admitStandby: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody: {
             content: {
                 "application/json": components["schemas"]["SignedHostRequest"];
@@ -24554,14 +18985,7 @@ export interface operations {
         responses: {
             /** @description How to reach the primary. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": components["schemas"]["StandbyAdmission"];
                 };
@@ -24577,24 +19001,12 @@ export interface operations {
         };
     };
     getDescription: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description The OpenAPI document. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "application/json": {
                         openapi: string;
@@ -24610,24 +19022,12 @@ export interface operations {
         };
     };
     readDescription: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
+        parameters: NoParameters;
         requestBody?: never;
         responses: {
             /** @description A self-contained page without scripts. */
             200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-                    [name: string]: unknown;
-                };
+                headers: ResponseHeaders;
                 content: {
                     "text/html": string;
                 };
@@ -24639,3 +19039,18 @@ export interface operations {
         };
     };
 }
+
+type NoParameters = {
+    query?: never;
+    header?: never;
+    path?: never;
+    cookie?: never;
+};
+type ResponseHeaders = {
+    "X-Request-Id": components["headers"]["X-Request-Id"];
+    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+    [name: string]: unknown;
+};

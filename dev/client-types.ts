@@ -37,6 +37,39 @@ function creations(): string[] {
     .map(([path]) => path);
 }
 
+/** Headers of every response, in their order. */
+const ON_EVERY_RESPONSE = [
+  'X-Request-Id',
+  'X-RateLimit-Limit',
+  'X-RateLimit-Remaining',
+  'X-RateLimit-Reset',
+  'X-Branchgate-Bookmark',
+].map((name) => `"${name}": components["headers"]["${name}"];`);
+
+/** Types that the generator writes out at each place, by the name that stands there instead. */
+const NAMED = {
+  NoParameters: ['query?: never;', 'header?: never;', 'path?: never;', 'cookie?: never;'],
+  ResponseHeaders: [...ON_EVERY_RESPONSE, '[name: string]: unknown;'],
+};
+/** Matches these lines at any indent. */
+const spaced = (lines: readonly string[]) =>
+  lines.map((line) => line.replaceAll(/[^\w\s]/g, String.raw`\$&`)).join(String.raw`\s+`);
+
+/** The same types in fewer lines: what each operation and each path has is written once. */
+const shortened = (types: string): string =>
+  `${types
+    .replaceAll(/^ {8}(?:get|put|post|delete|options|head|patch|trace)\?: never;\n/gm, '')
+    .replaceAll(new RegExp(String.raw`\{\s+${spaced(NAMED.NoParameters)}\s+\}`, 'g'), 'NoParameters')
+    .replaceAll(
+      new RegExp(
+        String.raw`\{\s+${spaced(ON_EVERY_RESPONSE)}(?:\s+(\S+: components\["headers"\]\[\S+\];))?\s+\[name: string\]: unknown;\s+\}`,
+        'g',
+      ),
+      (_, more?: string) => (more ? `ResponseHeaders & { ${more} }` : 'ResponseHeaders'),
+    )}\n${Object.entries(NAMED)
+    .map(([name, lines]) => `type ${name} = {\n${lines.map((line) => `    ${line}\n`).join('')}};\n`)
+    .join('')}`;
+
 function generate(): void {
   const folder = mkdtempSync(join(tmpdir(), 'branchgate-types-'));
   try {
@@ -47,7 +80,7 @@ function generate(): void {
       ['exec', '--yes', ...GENERATOR, '--', 'openapi-typescript', 'openapi.json', ...options],
       { cwd: folder, stdio: ['ignore', 'ignore', 'inherit'] },
     );
-    const types = readFileSync(join(folder, 'api.ts'), 'utf8');
+    const types = shortened(readFileSync(join(folder, 'api.ts'), 'utf8'));
     const paths = creations().map((path) => `  '${path}',\n`);
     writeFileSync(
       FILE,
