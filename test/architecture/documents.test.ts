@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 
 const ROOT = join(import.meta.dirname, '../..');
 const DOCUMENTS = globSync(['*.md', 'docs/**/*.md'], { cwd: ROOT }).sort();
-/** Archived decisions and benchmark pages describe the code of their day, so their paths are not checked. */
+/** Benchmark pages describe the code of their day, so their paths are not checked. */
 const DATED = /^docs\/benchmarks\//;
 
 const LINK = /\]\(([^)\s]+)\)/g;
@@ -95,6 +95,15 @@ test.each(DOCUMENTS.filter((document) => !DATED.test(document)))(
 
 /** Rows of "Where is it?": a question, a file, and what is there. */
 const WHERE = /^\| [^|]+ \| `([^`]+)` \| `([^`]+)` \|$/gm;
+
+/** Of all notes: more would not be read. */
+const DECISION_WORDS_MAX = 32_000;
+
+test('the decision notes stay short enough to be read', () => {
+  const notes = DOCUMENTS.filter((document) => document.startsWith('docs/decisions/'));
+  const words = notes.flatMap((note) => read(note).split(/\s+/).filter(Boolean));
+  expect(words.length).toBeLessThanOrEqual(DECISION_WORDS_MAX);
+});
 
 test('what a newcomer looks for is where the architecture says', () => {
   const section = /^## Where is it\?\n([\s\S]*?)^## /m.exec(read('docs/architecture.md'))?.[1] ?? '';
