@@ -6,8 +6,6 @@ import { BRANCH_DATA, type BranchData } from '../../shared/masking.ts';
 import type { Moment } from '../../shared/moment.ts';
 import type { JobKind } from '../../shared/project/job.ts';
 import type { AppliedChange, ChangeStep, MainChange } from '../../shared/protocol/change-operations.ts';
-import { DURABILITIES, SYNC_STATES } from '../../shared/protocol/durability.ts';
-import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { RuleVia } from '../../shared/rule-via.ts';
 
@@ -340,23 +338,6 @@ export const branchContent = () => ({
   checkedAt: timestamp('checked_at'),
 });
 
-/**
- * The name of a project that leads to its host by a DNS record, and the address that the record was last given; null:
- * it has none, and connection URLs show the address of the host.
- */
-export const ownName = () => ({
-  dnsName: text('dns_name'),
-  dnsTarget: text('dns_target'),
-});
-
-/** What a host reported at its last reconciliation; null before the first one. */
-export const hostState = () => ({
-  /** Free bytes of the volume with PostgreSQL's data. */
-  freeBytes: integer('free_bytes'),
-  description: text('description', { mode: 'json' }).$type<HostDescription>(),
-  describedAt: timestamp('described_at'),
-});
-
 /** Types of events. `edge/events/event-types.ts` describes each, and a trigger writes it. */
 export const EVENT_TYPES = [
   'project.changed',
@@ -377,30 +358,3 @@ export type EventType = (typeof EVENT_TYPES)[number];
  */
 export const HOST_ROLES = ['primary', 'closing', 'standby', 'fenced'] as const;
 export type HostRole = (typeof HOST_ROLES)[number];
-
-/** Which of a host and its standby a host is. */
-export const hostRole = () => ({
-  role: text('role', { enum: HOST_ROLES }).notNull().default('primary'),
-  /** The host that a standby follows, or that has replaced a fenced one; null: a primary. */
-  standbyOf: text('standby_of'),
-  /** Of the record of its role, whose changes it orders; 0: it never had a standby and is none. */
-  generation: integer('generation').notNull().default(0),
-  /** Of the record that its agent has applied last. */
-  appliedGeneration: integer('applied_generation').notNull().default(0),
-  /** When the switchover of a `closing` primary last sent a heartbeat; null: it is none. */
-  yieldsSince: timestamp('yields_since'),
-  /** Of a primary, as its agent last reported it. */
-  sync: text('sync', { enum: SYNC_STATES }).notNull().default('off'),
-});
-
-/**
- * Whether a project's commits survive the loss of its host; when that was lost and a standby took its place, and until when what
- * was committed has survived.
- */
-export const failover = () => ({
-  durability: text('durability', { enum: DURABILITIES }).notNull().default('async'),
-  failedOverAt: timestamp('failed_over_at'),
-  survivedUntil: timestamp('survived_until'),
-  /** Its tenant has not been informed of the last failover. */
-  owesNotice: integer('owes_notice', { mode: 'boolean' }).notNull().default(false),
-});

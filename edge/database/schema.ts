@@ -31,18 +31,17 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
+import { DURABILITIES, SYNC_STATES } from '../../shared/protocol/durability.ts';
+import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import { RULE_VIAS } from '../../shared/rule-via.ts';
 import {
   BRANCH_HOLDS,
   branchContent,
   created,
-  failover,
-  hostRole,
-  hostState,
+  HOST_ROLES,
   type JobInput,
   type JobSubjects,
   type KeptRule,
-  ownName,
   type StoredBlock,
   timestamp,
   updated,
@@ -132,8 +131,22 @@ export const hosts = sqliteTable(
     capacity: integer('capacity'),
     /** PostgreSQL's `system_identifier` of the first cluster seen; null before that. */
     systemIdentifier: text('system_identifier'),
-    ...hostRole(),
-    ...hostState(),
+    /** Which of a pair of hosts the host is. */
+    role: text('role', { enum: HOST_ROLES }).notNull().default('primary'),
+    /** The host that a standby follows, or that has replaced a fenced one; null: a primary. */
+    standbyOf: text('standby_of'),
+    /** Of the record of its role, whose changes it orders; 0: it never had a standby and is none. */
+    generation: integer('generation').notNull().default(0),
+    /** Of the record that its agent has applied last. */
+    appliedGeneration: integer('applied_generation').notNull().default(0),
+    /** When the switchover of a `closing` primary last sent a heartbeat; null: it is none. */
+    yieldsSince: timestamp('yields_since'),
+    /** Of a primary, as its agent last reported it. */
+    sync: text('sync', { enum: SYNC_STATES }).notNull().default('off'),
+    /** What the host reported at its last reconciliation; null before the first one. */
+    freeBytes: integer('free_bytes'),
+    description: text('description', { mode: 'json' }).$type<HostDescription>(),
+    describedAt: timestamp('described_at'),
     createdAt: created(),
   },
   (t) => [
@@ -195,8 +208,19 @@ export const projects = sqliteTable(
     hostId: text('host_id')
       .notNull()
       .references(() => hosts.id),
-    ...failover(),
-    ...ownName(),
+    /** Whether commits survive the loss of the host. */
+    durability: text('durability', { enum: DURABILITIES }).notNull().default('async'),
+    /** When the host was lost and a standby took its place, and until when what was committed has survived. */
+    failedOverAt: timestamp('failed_over_at'),
+    survivedUntil: timestamp('survived_until'),
+    /** Its tenant has not been informed of the last failover. */
+    owesNotice: integer('owes_notice', { mode: 'boolean' }).notNull().default(false),
+    /**
+     * The name that leads to the host by a DNS record, and the address that the record was last given; null: it has none, and
+     * connection URLs show the address of the host.
+     */
+    dnsName: text('dns_name'),
+    dnsTarget: text('dns_target'),
     /** The wanted revision of the access rules, and the one known to be in effect on both ports. */
     accessRevision: integer('access_revision').notNull().default(0),
     accessApplied: integer('access_applied').notNull().default(0),
