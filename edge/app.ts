@@ -12,16 +12,16 @@ import { authenticateMachine, machineTypeOf } from './machines/authenticate-mach
 import { missing } from './missing.ts';
 import { boundBody } from './pipeline/bounded-body.ts';
 import { type AppContext, type AppEnv, connectingIp } from './pipeline/context.ts';
-import { onError, renderFailure } from './pipeline/failures.ts';
+import { limitRequests } from './pipeline/limit-headers.ts';
 import {
   countMachineRequest,
   countRequest,
   enforceBeforeWrites,
   enforceRequestLimit,
   guardSecret,
-  limitRequests,
 } from './pipeline/limits.ts';
 import { operations } from './pipeline/operation.ts';
+import { onError, renderFailure } from './pipeline/render-failure.ts';
 import { passBookmark } from './pipeline/replica-choice.ts';
 import { assignRequestId, logRequest, traceRequest } from './pipeline/request-log.ts';
 import { bucketOf } from './rate-limits/buckets.ts';

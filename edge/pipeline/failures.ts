@@ -1,66 +1,17 @@
 import type { OpenAPIHono } from '@hono/zod-openapi';
-import type { ErrorHandler } from 'hono';
-import { HTTPException } from 'hono/http-exception';
 import { z } from 'zod';
-import {
-  FAILURES,
-  type Failure,
-  type FailureCode,
-  formerCodeOf,
-  retryAfterOf,
-} from '../../shared/failures.ts';
+import { FAILURES, type FailureCode, formerCodeOf, retryAfterOf } from '../../shared/failures.ts';
 import { Moment } from '../../shared/moment.ts';
 import { Scalar } from '../../shared/protocol/tables.ts';
 import { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { RULE_VIAS } from '../../shared/rule-via.ts';
 import { CHANGE_STATES, FOLLOW_RECORD_STATES } from '../database/column-types.ts';
-import { withoutValues } from '../database/database.ts';
-import { ApiError } from '../errors.ts';
-import { isLostObject } from '../lost-object.ts';
 import { RESOURCES, type Resource } from '../missing.ts';
-import { InvalidSettings } from '../settings.ts';
-import type { AppContext, AppEnv } from './context.ts';
-import { messageOf } from './messages.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
-/**
- * Renders the error envelope. The underlying cause goes only to the log, under the request id.
- * @param mayRepeat whether the same request can be sent again
- */
-export function renderFailure(
-  c: AppContext,
-  { code, fields }: Failure,
-  { mayRepeat } = { mayRepeat: true },
-): Response {
-  const { status } = FAILURES[code];
-  const message = messageOf(code, c.var.called && { ...c.var.called, isRead: isReading(c) });
-  // The error is about a token only (RFC 6750 section 3.1), and not about a wrong password or code.
-  const isAboutToken = code === 'UNAUTHENTICATED';
-  if (status === 401)
-    c.header(
-      'WWW-Authenticate',
-      c.var.challenge ?? (isAboutToken ? 'Bearer error="invalid_token"' : 'Bearer'),
-    );
-  const retryAfter = code === 'RATE_LIMITED' ? fields?.retry_after : retryAfterOf(code);
-  if (retryAfter !== null && mayRepeat) c.header('Retry-After', String(retryAfter));
-  if (SCIM_PATHS.test(c.req.path)) return renderScimFailure(c, code, fields);
-  return c.json(
-    { error: code, message, request_id: c.var.requestId, ...fields, ...subjectOf(c, code, fields) },
-    status,
-  );
-}
-
-/** A body can ask an operation that reads for a change. */
-const isReading = (c: AppContext): boolean => c.var.called.isRead && !c.var.isChange;
-
-/** The last parameter of the path, unless a NOT_FOUND says what it is about. */
-const subjectOf = (c: AppContext, code: FailureCode, fields: Failure['fields']): Failure['fields'] =>
-  code === 'NOT_FOUND' && fields?.message === undefined ? c.var.missing?.fields : undefined;
-
-const SCIM_PATHS = /^\/scim\//;
-const SCIM_TYPE = 'application/scim+json';
+export const SCIM_TYPE = 'application/scim+json';
 /** RFC 7644 has 400 for what is not valid. */
-const scimStatusOf = (code: FailureCode) => {
+export const scimStatusOf = (code: FailureCode) => {
   const { status } = FAILURES[code];
   return status === 422 ? 400 : status;
 };
@@ -74,52 +25,6 @@ export const SCIM_ERROR_SCHEMA = z
     detail: z.string(),
   })
   .meta({ id: 'ScimError' });
-
-function renderScimFailure(c: AppContext, code: FailureCode, fields: Failure['fields']): Response {
-  const { message } = FAILURES[code];
-  const details = Array.isArray(fields?.details) ? fields.details : [];
-  const texts = details.map(({ path, message: text }) => `${path}: ${text}`);
-  const sent = scimStatusOf(code);
-  const scimType = code === 'BAD_REQUEST' ? 'invalidSyntax' : 'invalidValue';
-  const body = {
-    schemas: ['urn:ietf:params:scim:api:messages:2.0:Error'],
-    status: String(sent),
-    ...(sent === 400 && { scimType }),
-    detail: [message, ...texts].join(' ').slice(0, 1000),
-  };
-  return c.body(JSON.stringify(body), sent, { 'Content-Type': SCIM_TYPE });
-}
-
-function failureOf(error: Error): Failure {
-  if (error instanceof ApiError) return error.failure;
-  // Thrown by Hono for JSON that does not parse.
-  if (error instanceof HTTPException && error.status === 400) return { code: 'BAD_REQUEST' };
-  return { code: isLostObject(error) ? 'GATEWAY_BUSY' : 'INTERNAL' };
-}
-
-/** Clients repeat a 503 with `Retry-After`, and a request whose object was lost may have taken effect. */
-const mayRepeat = ({ req }: AppContext): boolean =>
-  req.method === 'GET' || (req.method === 'POST' && req.header('Idempotency-Key') !== undefined);
-
-/** Reports the failure to the client, and its reason to the log. */
-/** Every request fails then. Only the check of readiness says why to those who have no access to the log. */
-const failureOfSettings = (error: unknown, c: AppContext): Failure | null =>
-  error instanceof InvalidSettings && c.req.path === '/readyz'
-    ? {
-        code: 'SETTINGS_INVALID',
-        fields: {
-          message: `The gateway has ${error.message}. Correct them with \`npm run deploy -- --var NAME=value\`, and secrets with \`npm run deploy\`.`,
-        },
-      }
-    : null;
-
-export const onError: ErrorHandler<AppEnv> = (error, c) => {
-  const failure = failureOfSettings(error, c) ?? failureOf(error);
-  const { code } = failure;
-  const { message: reason, stack } = withoutValues(error);
-  c.set('failed', { code, reason, ...(code === 'INTERNAL' && { stack }) });
-  return renderFailure(c, failure, { mayRepeat: !isLostObject(error) || mayRepeat(c) });
-};
 
 const Count = z.int().min(0);
 const Details = z
@@ -470,7 +375,7 @@ export function scimFailureResponses(codes: readonly FailureCode[]) {
 export const OF_JOBS_ONLY: ReadonlySet<string> = new Set<FailureCode>(['JOB_CANCELLED', 'CHANGE_STOPPED']);
 
 /** Registers all error schemas and the failure responses that operations share as components. */
-export function describeFailures({ openAPIRegistry }: OpenAPIHono<AppEnv>): void {
+export function describeFailures({ openAPIRegistry }: Pick<OpenAPIHono, 'openAPIRegistry'>): void {
   for (const code of Object.keys(FAILURES) as FailureCode[]) {
     if (!OF_JOBS_ONLY.has(code)) openAPIRegistry.register(code, envelopeOf(code));
   }

@@ -10,7 +10,7 @@ import { type AccountRow, accounts } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 import { sessions } from '../database/session-schema.ts';
 import { accountByEmail, accountById } from './accounts.ts';
-import { withinPasswordAttempts } from './password-login.ts';
+import { withinPasswordAttempts } from './password-attempts.ts';
 import { deleteSessions } from './sessions.ts';
 import type { SignInContext } from './sign-in-context.ts';
 

@@ -23,7 +23,7 @@ import { plainMail, sendsMail } from '../mail/mail.ts';
 import { challengesOf } from './challenge.ts';
 import { holderOf, openCompanySession } from './company-sign-in.ts';
 import { type LoginResponse, loginResponse, signIn } from './first-factor.ts';
-import { withinPasswordAttempts } from './password-login.ts';
+import { withinPasswordAttempts } from './password-attempts.ts';
 import { newRecoveryCode, plainCode } from './second-factor.ts';
 import { deleteSessions } from './sessions.ts';
 import type { SignInContext } from './sign-in-context.ts';

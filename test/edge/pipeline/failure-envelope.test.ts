@@ -2,7 +2,7 @@ import { DrizzleQueryError } from 'drizzle-orm';
 import { Hono } from 'hono';
 import { expect, test, vi } from 'vitest';
 import type { AppEnv } from '../../../edge/pipeline/context.ts';
-import { onError } from '../../../edge/pipeline/failures.ts';
+import { onError } from '../../../edge/pipeline/render-failure.ts';
 import { assignRequestId, logRequest } from '../../../edge/pipeline/request-log.ts';
 
 test('the log has the reason of a failed query, but not its values', async () => {
