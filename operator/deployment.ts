@@ -46,7 +46,6 @@ const Deployment = z.strictObject({
 
 export type Deployment = z.output<typeof Deployment>;
 
-/** The folder of one deployment. */
 export class DeploymentFolder {
   readonly path: string;
 

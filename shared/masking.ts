@@ -142,7 +142,6 @@ export type BranchData = (typeof BRANCH_DATA)[number];
 
 export const KEEP_TABLES_MAX = 200;
 
-/** Rows of a preview. */
 export const PREVIEW_ROWS_MAX = 20;
 
 /** How long a masked snapshot that was made for a branch serves other branches too. */

@@ -104,7 +104,6 @@ export interface Guard {
   check: (server: Observation) => Finding[] | Promise<Finding[]>;
 }
 
-/** The sessions of each branch. */
 export function byBranch(sessions: readonly TenantSession[]): Map<GuardedBranch, TenantSession[]> {
   return Map.groupBy(
     sessions.filter(

@@ -24,7 +24,6 @@ import { type ClonedDatabase, examineDatabases, examineVolume } from '../volumes
 import { isShortOfInodes, readVolumes } from '../volumes/volumes.ts';
 import { CHECKS, type Facts, type Finding, readBackupState, readMachineLimits } from './checks.ts';
 
-/** What is examined. */
 export interface ExaminedHost {
   settings: AgentSettings;
   postgres: Pool;

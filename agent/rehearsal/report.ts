@@ -99,7 +99,6 @@ function rowsAfter(before: WatchedTable, after: WatchedTable | undefined): Rehea
 const isNotable = ({ locks, rewritten, dropped, rows_before, rows_after }: RehearsedTable) =>
   locks.length > 0 || rewritten || dropped || rows_before?.count !== rows_after?.count;
 
-/** What each kind of danger is. */
 const DANGERS: Record<Danger['kind'], (table: RehearsedTable, limits: Rehearsal['limits']) => boolean> = {
   lock: ({ bytes, locks }, { lock_ms, table_bytes }) =>
     bytes >= table_bytes && locks.some(({ mode, longest_ms }) => mode === STRONGEST && longest_ms >= lock_ms),

@@ -10,7 +10,6 @@ export type TableColumn = z.output<typeof Column> & {
   base_type: string;
 };
 
-/** One column of a key. */
 interface KeyColumn {
   name: string;
   /** Id of its class in the index, which names its operators. */

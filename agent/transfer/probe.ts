@@ -292,7 +292,6 @@ const FOLLOWING_ONLY = new Set<SourceFinding['problem']>([
 const mattersForCopy = ({ problem, object, statement }: SourceFinding): boolean =>
   !FOLLOWING_ONLY.has(problem) && (problem !== 'rights' || (object !== null && statement !== null));
 
-/** The name in SQL. */
 const sqlName = (name: string) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : identifier(name));
 type Named = Pick<TableRow, 'schema' | 'name'>;
 const schemaOf = ({ schema }: Named) => sqlName(schema);

@@ -159,7 +159,6 @@ export const agentSettings = ({ settings, ports, host, number, binaries }: Site)
 
 type Definition = Omit<Program, 'name' | 'logFile' | 'environment'> & { environment?: Environment };
 
-/** The program of each part. */
 export function programs(site: Site): Record<PartName, Program> {
   const { settings, folder, host, user, ports, binaries } = site;
   const { CREDENTIAL_KEYS, PLATFORM_SECRET, JWT_KEYS, IDP_CLIENT_SECRET, MAIL_API_KEY, ...unsecret } =

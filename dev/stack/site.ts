@@ -63,7 +63,6 @@ const Choices = z.strictObject({
   others: z
     .array(z.strictObject({ DIRECT_PORT: z.int(), POOLED_PORT: z.int(), host_dir: z.string() }))
     .optional(),
-  /** Of the standby. */
   standby: z.strictObject({ DIRECT_PORT: z.int(), POOLED_PORT: z.int(), host_dir: z.string() }).optional(),
 });
 type Choices = z.output<typeof Choices>;

@@ -114,7 +114,6 @@ const identity = ({ job }: SagaContext<ResetKind>, { branch }: Reset) => ({
   database: branch.databaseName,
 });
 
-/** The branch after the reset. */
 const afterReset = ({ branch, life, content }: Reset, now: Date): BranchRow => ({
   ...branch,
   ...content,

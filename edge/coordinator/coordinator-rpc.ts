@@ -114,7 +114,6 @@ export interface Coordinators {
   PROJECT_COORDINATOR: DurableObjectNamespace<CoordinatorRpc>;
 }
 
-/** The coordinator of the project. */
 export const coordinatorOf = (env: Coordinators, projectId: string) =>
   env.PROJECT_COORDINATOR.get(env.PROJECT_COORDINATOR.idFromName(projectId));
 

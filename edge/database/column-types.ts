@@ -63,7 +63,6 @@ export interface PreparedSource {
   snapshotId: string;
   /** The job that makes it; null: it is there, and the policy is only compared with the branch. */
   madeBy: string | null;
-  /** The branch that it is of. */
   branchId: string;
   data: BranchData;
   /** Of the policy; null for `none`. */

@@ -426,7 +426,6 @@ export const auditEvents = sqliteTable(
 );
 
 export type JobRow = typeof jobs.$inferSelect;
-/** A job of this kind. */
 export type JobOf<K extends JobKind> = Omit<JobRow, 'kind' | 'branchId' | 'input'> & {
   kind: K;
   branchId: JobSubjects[K]['branchId'];

@@ -142,7 +142,6 @@ const scimUrlOf = ({ BASE_URL }: Pick<Settings, 'BASE_URL'>) => `${BASE_URL}/sci
 
 export const txtRecordOf = ({ verification }: ProviderDomainRow) => `branchgate-verification=${verification}`;
 
-/** A provider with its domains. */
 export interface ProviderWithDomains {
   provider: ProviderRow;
   domains: ProviderDomainRow[];

@@ -42,7 +42,6 @@ export interface Point {
   values: BranchValues;
 }
 
-/** The value of one metric. */
 export interface MetricValue {
   /** Unix milliseconds. */
   at: number;

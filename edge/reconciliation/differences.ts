@@ -22,7 +22,6 @@ export interface RecordedBranch {
   databaseName: string;
 }
 
-/** The records of one host. */
 export interface HostRecords {
   branches: RecordedBranch[];
   /**

@@ -32,7 +32,6 @@ const Prefer = z
     example: 'wait=10',
   });
 
-/** Headers of a creation. */
 export const CreationHeaders = IdempotencyHeader.extend({ prefer: Prefer });
 
 export const PENDING = response('Still in progress; poll this job.', Job);

@@ -22,7 +22,6 @@ export const SCRIPT = {
   }),
 };
 
-/** The result of one statement. */
 export const StatementResult = z
   .strictObject({
     columns: z.array(z.strictObject({ name: z.string(), type: z.string() })),

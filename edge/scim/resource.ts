@@ -113,7 +113,6 @@ export interface Meta {
   location: string;
 }
 
-/** A resource as it is returned. */
 export interface ScimResource extends Record<string, unknown> {
   schemas: string[];
   id: string;

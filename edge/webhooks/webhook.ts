@@ -113,7 +113,6 @@ const sealContext = (webhookId: string) => ['webhook', webhookId];
 export const secretOf = (keys: readonly SecretKey[], { id, keyId, sealedSecret }: WebhookRow) =>
   unseal(keys, sealContext(id), { keyId, sealed: sealedSecret });
 
-/** The webhook of this tenant. */
 export const webhookOf = (db: Database, tenantId: string, id: string) =>
   db
     .select()

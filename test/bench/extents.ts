@@ -10,7 +10,6 @@ import type { FilledMain } from './filled-main.ts';
 /** Smaller files have a negligible number of extents. */
 const LARGE_FILE_BYTES = 2 ** 20;
 
-/** The folder of a database. */
 export async function folderOf(postgres: pg.Client, stack: Stack, database: string): Promise<string> {
   const { rows } = await postgres.query<{ oid: number }>('select oid from pg_database where datname = $1', [
     database,

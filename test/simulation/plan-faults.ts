@@ -37,7 +37,6 @@ const KINDS: Record<StrikeKind, number> = {
   lose: 0,
 };
 
-/** With a standby. */
 const KINDS_OF_STANDBY: Record<StrikeKind, number> = {
   ...KINDS,
   disk_full: 0,

@@ -32,7 +32,6 @@ const KINDS: Record<Planned, number> = {
   set_durability: 0,
 };
 
-/** With a standby. */
 const KINDS_OF_STANDBY: Record<Planned, number> = { ...KINDS, write_by_sql: 14, set_durability: 4 };
 
 /** With two database hosts. A project with snapshots often stays. */

@@ -137,7 +137,6 @@ const VICTIMS = [
   'idp',
 ] as const satisfies Victim[];
 
-/** `ms`: duration. */
 const duration = { ms: Milliseconds };
 /** The number of the database host; parts that no host has ignore it. */
 const onHost = { host: z.int().min(1).max(HOSTS_MAX).default(1) };

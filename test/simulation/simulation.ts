@@ -28,7 +28,6 @@ interface SimulationOptions {
 export interface Failure {
   report: ScheduleReport;
   schedule: Schedule;
-  /** The shrunk schedule and its report. */
   shrunk: { schedule: Schedule; report: ScheduleReport } | null;
 }
 

@@ -117,7 +117,6 @@ const DATA: readonly (readonly [value: Data, label: string])[] = [
 
 export interface Wanted {
   name: string;
-  /** A branch or a snapshot. */
   source: { source_branch_id: string; data: Data; at?: string } | { snapshot_id: string };
   lifespan: Lifespan;
   allow: string[];

@@ -113,7 +113,6 @@ interface Series {
   values: { timestamp: string; value: number }[];
 }
 
-/** The points of a chart. */
 export function pointsOf(series: readonly Series[] | undefined, { metric, rate }: Chart): Point[] {
   const values = series?.find((each) => each.metric === metric)?.values ?? [];
   const points = values.map(({ timestamp, value }) => ({ at: Date.parse(timestamp) / 1000, value }));

@@ -131,7 +131,6 @@ function beginsClause(pieces: readonly Piece[]) {
 const headOf = ([first, second]: readonly Piece[]): number =>
   first && (first.word in FOLLOWED || (first.word === 'select' && second?.word === 'distinct')) ? 2 : 1;
 
-/** The lines of one clause. */
 function clauseLines(clause: readonly Piece[]): string[] {
   const whole = flat(clause);
   const hasBlock = clause.some(({ text }, at) => text === '(' && isBlock(clause, at));

@@ -62,7 +62,6 @@ export const authorize = (url: string, parameters: Parameters | string) => {
 
 const FORM = { 'Content-Type': 'application/x-www-form-urlencoded' };
 
-/** Sends a form to an endpoint. */
 export const sendForm = (url: string, endpoint: 'token' | 'revoke', parameters: Parameters | string) => {
   const body =
     typeof parameters === 'string' ? parameters : new URLSearchParams(present(parameters)).toString();

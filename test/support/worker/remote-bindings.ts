@@ -51,7 +51,6 @@ async function callBinding(worker: Miniflare, call: BindingCall): Promise<unknow
   return result;
 }
 
-/** The D1 of a Worker. */
 export function remoteD1(worker: Miniflare, database: string): D1Database {
   const send: Send = (method, statements) =>
     callBinding(worker, {
