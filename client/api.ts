@@ -1427,28 +1427,14 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /**
-         * @description The request body is not valid JSON.
-         * @example {
-         *       "error": "BAD_REQUEST",
-         *       "message": "The request body is not valid JSON.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The request body is not valid JSON. */
         BAD_REQUEST: {
             /** @enum {string} */
             error: "BAD_REQUEST";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust.
-         * @example {
-         *       "error": "invalid_request",
-         *       "message": "The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. */
         invalid_request: {
             /** @enum {string} */
             error: "invalid_request";
@@ -1457,14 +1443,7 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /**
-         * @description The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}.
-         * @example {
-         *       "error": "invalid_target",
-         *       "message": "The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}. */
         invalid_target: {
             /** @enum {string} */
             error: "invalid_target";
@@ -1473,28 +1452,14 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /**
-         * @description The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type.
-         * @example {
-         *       "error": "unsupported_grant_type",
-         *       "message": "The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type. */
         unsupported_grant_type: {
             /** @enum {string} */
             error: "unsupported_grant_type";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The client is not known, or its metadata document cannot be used. See error_description.
-         * @example {
-         *       "error": "invalid_client",
-         *       "message": "The client is not known, or its metadata document cannot be used. See error_description.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The client is not known, or its metadata document cannot be used. See error_description. */
         invalid_client: {
             /** @enum {string} */
             error: "invalid_client";
@@ -1503,14 +1468,7 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /**
-         * @description The code or the token is invalid, was used before or has expired. Sign in again.
-         * @example {
-         *       "error": "invalid_grant",
-         *       "message": "The code or the token is invalid, was used before or has expired. Sign in again.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The code or the token is invalid, was used before or has expired. Sign in again. */
         invalid_grant: {
             /** @enum {string} */
             error: "invalid_grant";
@@ -1519,14 +1477,7 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /**
-         * @description The scope is none of those that are possible here.
-         * @example {
-         *       "error": "invalid_scope",
-         *       "message": "The scope is none of those that are possible here.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The scope is none of those that are possible here. */
         invalid_scope: {
             /** @enum {string} */
             error: "invalid_scope";
@@ -1535,14 +1486,7 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /**
-         * @description The response type is not supported. Send code.
-         * @example {
-         *       "error": "unsupported_response_type",
-         *       "message": "The response type is not supported. Send code.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The response type is not supported. Send code. */
         unsupported_response_type: {
             /** @enum {string} */
             error: "unsupported_response_type";
@@ -1551,14 +1495,7 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /**
-         * @description A redirect address is not allowed. Use https, or http on the loopback address, in normal form and without a fragment.
-         * @example {
-         *       "error": "invalid_redirect_uri",
-         *       "message": "A redirect address is not allowed. Use https, or http on the loopback address, in normal form and without a fragment.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description A redirect address is not allowed. Use https, or http on the loopback address, in normal form and without a fragment. */
         invalid_redirect_uri: {
             /** @enum {string} */
             error: "invalid_redirect_uri";
@@ -1567,14 +1504,7 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /**
-         * @description The metadata of the client is not valid. See error_description.
-         * @example {
-         *       "error": "invalid_client_metadata",
-         *       "message": "The metadata of the client is not valid. See error_description.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The metadata of the client is not valid. See error_description. */
         invalid_client_metadata: {
             /** @enum {string} */
             error: "invalid_client_metadata";
@@ -1583,113 +1513,56 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /**
-         * @description A valid bearer token is required.
-         * @example {
-         *       "error": "UNAUTHENTICATED",
-         *       "message": "A valid bearer token is required.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description A valid bearer token is required. */
         UNAUTHENTICATED: {
             /** @enum {string} */
             error: "UNAUTHENTICATED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The sign-in was not completed. Start it again.
-         * @example {
-         *       "error": "SIGN_IN_FAILED",
-         *       "message": "The sign-in was not completed. Start it again.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The sign-in was not completed. Start it again. */
         SIGN_IN_FAILED: {
             /** @enum {string} */
             error: "SIGN_IN_FAILED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The e-mail address or the password is wrong.
-         * @example {
-         *       "error": "CREDENTIALS_WRONG",
-         *       "message": "The e-mail address or the password is wrong.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The e-mail address or the password is wrong. */
         CREDENTIALS_WRONG: {
             /** @enum {string} */
             error: "CREDENTIALS_WRONG";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The code is invalid, already used or expired.
-         * @example {
-         *       "error": "CODE_WRONG",
-         *       "message": "The code is invalid, already used or expired.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The code is invalid, already used or expired. */
         CODE_WRONG: {
             /** @enum {string} */
             error: "CODE_WRONG";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The refresh token is invalid, already used or expired. Sign in again.
-         * @example {
-         *       "error": "REFRESH_TOKEN_WRONG",
-         *       "message": "The refresh token is invalid, already used or expired. Sign in again.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The refresh token is invalid, already used or expired. Sign in again. */
         REFRESH_TOKEN_WRONG: {
             /** @enum {string} */
             error: "REFRESH_TOKEN_WRONG";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The second factor cannot be skipped. Complete it to sign in.
-         * @example {
-         *       "error": "SECOND_FACTOR_REQUIRED",
-         *       "message": "The second factor cannot be skipped. Complete it to sign in.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The second factor cannot be skipped. Complete it to sign in. */
         SECOND_FACTOR_REQUIRED: {
             /** @enum {string} */
             error: "SECOND_FACTOR_REQUIRED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description A second factor is already enrolled.
-         * @example {
-         *       "error": "SECOND_FACTOR_ENROLLED",
-         *       "message": "A second factor is already enrolled.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description A second factor is already enrolled. */
         SECOND_FACTOR_ENROLLED: {
             /** @enum {string} */
             error: "SECOND_FACTOR_ENROLLED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description Your role or scope does not allow this operation.
-         * @example {
-         *       "error": "FORBIDDEN",
-         *       "message": "Your role or scope does not allow this operation.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "required": "role owner, admin, operator"
-         *     }
-         */
+        /** @description Your role or scope does not allow this operation. */
         FORBIDDEN: {
             /** @enum {string} */
             error: "FORBIDDEN";
@@ -1698,127 +1571,63 @@ export interface components {
             /** @description The missing scope, or the roles that are allowed. */
             required: string;
         };
-        /**
-         * @description Only pages of this origin may send this request. Open the page at the address of the gateway.
-         * @example {
-         *       "error": "CROSS_ORIGIN_REQUEST",
-         *       "message": "Only pages of this origin may send this request. Open the page at the address of the gateway.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description Only pages of this origin may send this request. Open the page at the address of the gateway. */
         CROSS_ORIGIN_REQUEST: {
             /** @enum {string} */
             error: "CROSS_ORIGIN_REQUEST";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The current password is wrong.
-         * @example {
-         *       "error": "PASSWORD_WRONG",
-         *       "message": "The current password is wrong.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The current password is wrong. */
         PASSWORD_WRONG: {
             /** @enum {string} */
             error: "PASSWORD_WRONG";
             message: string;
             request_id: string;
         };
-        /**
-         * @description This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access.
-         * @example {
-         *       "error": "SIGN_UP_CLOSED",
-         *       "message": "This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access. */
         SIGN_UP_CLOSED: {
             /** @enum {string} */
             error: "SIGN_UP_CLOSED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it.
-         * @example {
-         *       "error": "SSO_REQUIRED",
-         *       "message": "Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. */
         SSO_REQUIRED: {
             /** @enum {string} */
             error: "SSO_REQUIRED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The identity provider gave no verified e-mail address in a domain of your company. Ask an owner of your team which addresses it accepts.
-         * @example {
-         *       "error": "SSO_ADDRESS_REFUSED",
-         *       "message": "The identity provider gave no verified e-mail address in a domain of your company. Ask an owner of your team which addresses it accepts.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The identity provider gave no verified e-mail address in a domain of your company. Ask an owner of your team which addresses it accepts. */
         SSO_ADDRESS_REFUSED: {
             /** @enum {string} */
             error: "SSO_ADDRESS_REFUSED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description Your company has disabled your access. Ask the people who manage its identity provider.
-         * @example {
-         *       "error": "SSO_DISABLED",
-         *       "message": "Your company has disabled your access. Ask the people who manage its identity provider.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description Your company has disabled your access. Ask the people who manage its identity provider. */
         SSO_DISABLED: {
             /** @enum {string} */
             error: "SSO_DISABLED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The token has no tenant (claim ctx.tenant_id).
-         * @example {
-         *       "error": "TENANT_REQUIRED",
-         *       "message": "The token has no tenant (claim ctx.tenant_id).",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The token has no tenant (claim ctx.tenant_id). */
         TENANT_REQUIRED: {
             /** @enum {string} */
             error: "TENANT_REQUIRED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The branch is protected. End its protection first; that of main never ends.
-         * @example {
-         *       "error": "BRANCH_PROTECTED",
-         *       "message": "The branch is protected. End its protection first; that of main never ends.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The branch is protected. End its protection first; that of main never ends. */
         BRANCH_PROTECTED: {
             /** @enum {string} */
             error: "BRANCH_PROTECTED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description Not found.
-         * @example {
-         *       "error": "NOT_FOUND",
-         *       "message": "No branch pr-7 was found in this project.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "resource": "branch"
-         *     }
-         */
+        /** @description Not found. */
         NOT_FOUND: {
             /** @enum {string} */
             error: "NOT_FOUND";
@@ -1835,100 +1644,49 @@ export interface components {
              */
             resource?: "api_key" | "bisection" | "branch" | "change" | "checkpoint" | "comparison" | "deleted_branch" | "domain" | "follow" | "host" | "identity_provider" | "invitation" | "job" | "member" | "network_rule" | "oauth_grant" | "operation" | "project" | "rehearsal" | "scim_resource" | "session" | "snapshot" | "table" | "tenant" | "trust" | "webhook";
         };
-        /**
-         * @description This gateway has no identity provider of its own. Sign in with your e-mail address and a password, a code, or the provider of your company.
-         * @example {
-         *       "error": "NO_IDENTITY_PROVIDER",
-         *       "message": "This gateway has no identity provider of its own. Sign in with your e-mail address and a password, a code, or the provider of your company.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description This gateway has no identity provider of its own. Sign in with your e-mail address and a password, a code, or the provider of your company. */
         NO_IDENTITY_PROVIDER: {
             /** @enum {string} */
             error: "NO_IDENTITY_PROVIDER";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The row was not found.
-         * @example {
-         *       "error": "ROW_NOT_FOUND",
-         *       "message": "The row was not found.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The row was not found. */
         ROW_NOT_FOUND: {
             /** @enum {string} */
             error: "ROW_NOT_FOUND";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The project already has a branch with this name. Choose another name.
-         * @example {
-         *       "error": "BRANCH_EXISTS",
-         *       "message": "The project already has a branch with this name. Choose another name.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The project already has a branch with this name. Choose another name. */
         BRANCH_EXISTS: {
             /** @enum {string} */
             error: "BRANCH_EXISTS";
             message: string;
             request_id: string;
         };
-        /**
-         * @description Your tenant already has a project with this app key and environment. Choose another app key.
-         * @example {
-         *       "error": "PROJECT_EXISTS",
-         *       "message": "Your tenant already has a project with this app key and environment. Choose another app key.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description Your tenant already has a project with this app key and environment. Choose another app key. */
         PROJECT_EXISTS: {
             /** @enum {string} */
             error: "PROJECT_EXISTS";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The project is not active. Check its status.
-         * @example {
-         *       "error": "PROJECT_NOT_ACTIVE",
-         *       "message": "The project is not active. Check its status.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The project is not active. Check its status. */
         PROJECT_NOT_ACTIVE: {
             /** @enum {string} */
             error: "PROJECT_NOT_ACTIVE";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The list of this network cannot be read at its source at the moment. Try again later, or add its networks themselves.
-         * @example {
-         *       "error": "NETWORK_LIST_UNAVAILABLE",
-         *       "message": "The list of this network cannot be read at its source at the moment. Try again later, or add its networks themselves.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The list of this network cannot be read at its source at the moment. Try again later, or add its networks themselves. */
         NETWORK_LIST_UNAVAILABLE: {
             /** @enum {string} */
             error: "NETWORK_LIST_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The network rule already exists.
-         * @example {
-         *       "error": "RULE_EXISTS",
-         *       "message": "The network rule already exists.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "rule_id": "7d2f1b64-7c44-4b5e-8d3e-2f9a0c1b5e70",
-         *       "via": "all"
-         *     }
-         */
+        /** @description The network rule already exists. */
         RULE_EXISTS: {
             /** @enum {string} */
             error: "RULE_EXISTS";
@@ -1945,43 +1703,21 @@ export interface components {
              */
             via: "all" | "sql" | null;
         };
-        /**
-         * @description A tenant with this ID already exists and has members. Choose another ID.
-         * @example {
-         *       "error": "TENANT_EXISTS",
-         *       "message": "A tenant with this ID already exists and has members. Choose another ID.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description A tenant with this ID already exists and has members. Choose another ID. */
         TENANT_EXISTS: {
             /** @enum {string} */
             error: "TENANT_EXISTS";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The tenant already has an identity provider with this issuer. Change that one.
-         * @example {
-         *       "error": "IDENTITY_PROVIDER_EXISTS",
-         *       "message": "The tenant already has an identity provider with this issuer. Change that one.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The tenant already has an identity provider with this issuer. Change that one. */
         IDENTITY_PROVIDER_EXISTS: {
             /** @enum {string} */
             error: "IDENTITY_PROVIDER_EXISTS";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The domain has no TXT record with the text in txt_record. Publish it, wait a few minutes, and try again.
-         * @example {
-         *       "error": "DOMAIN_NOT_VERIFIED",
-         *       "message": "The domain has no TXT record with the text in txt_record. Publish it, wait a few minutes, and try again.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "txt_record": "branchgate-verification=k3ud7xqam2pzw5tc"
-         *     }
-         */
+        /** @description The domain has no TXT record with the text in txt_record. Publish it, wait a few minutes, and try again. */
         DOMAIN_NOT_VERIFIED: {
             /** @enum {string} */
             error: "DOMAIN_NOT_VERIFIED";
@@ -1990,99 +1726,49 @@ export interface components {
             /** @description The text that the TXT record has to have. */
             txt_record: string;
         };
-        /**
-         * @description The domain belongs to another identity provider. Ask the platform operator if it is yours.
-         * @example {
-         *       "error": "DOMAIN_TAKEN",
-         *       "message": "The domain belongs to another identity provider. Ask the platform operator if it is yours.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The domain belongs to another identity provider. Ask the platform operator if it is yours. */
         DOMAIN_TAKEN: {
             /** @enum {string} */
             error: "DOMAIN_TAKEN";
             message: string;
             request_id: string;
         };
-        /**
-         * @description Nobody has signed in as you by an identity provider of the tenant yet. Do that once before you require it, so that you are not locked out.
-         * @example {
-         *       "error": "SSO_NOT_TRIED",
-         *       "message": "Nobody has signed in as you by an identity provider of the tenant yet. Do that once before you require it, so that you are not locked out.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description Nobody has signed in as you by an identity provider of the tenant yet. Do that once before you require it, so that you are not locked out. */
         SSO_NOT_TRIED: {
             /** @enum {string} */
             error: "SSO_NOT_TRIED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The identity provider of your company is not set up correctly. Ask an owner of your team to test it.
-         * @example {
-         *       "error": "SSO_MISCONFIGURED",
-         *       "message": "The identity provider of your company is not set up correctly. Ask an owner of your team to test it.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The identity provider of your company is not set up correctly. Ask an owner of your team to test it. */
         SSO_MISCONFIGURED: {
             /** @enum {string} */
             error: "SSO_MISCONFIGURED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description A host with this name is already enrolled. Choose another name.
-         * @example {
-         *       "error": "HOST_EXISTS",
-         *       "message": "A host with this name is already enrolled. Choose another name.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description A host with this name is already enrolled. Choose another name. */
         HOST_EXISTS: {
             /** @enum {string} */
             error: "HOST_EXISTS";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The gateway cannot set DNS records. Set DNS_API_TOKEN and DNS_ZONE_ID, or give the host a certificate of yours.
-         * @example {
-         *       "error": "DNS_NOT_CONFIGURED",
-         *       "message": "The gateway cannot set DNS records. Set DNS_API_TOKEN and DNS_ZONE_ID, or give the host a certificate of yours.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The gateway cannot set DNS records. Set DNS_API_TOKEN and DNS_ZONE_ID, or give the host a certificate of yours. */
         DNS_NOT_CONFIGURED: {
             /** @enum {string} */
             error: "DNS_NOT_CONFIGURED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The operator gave this host another authority. Give it a certificate of that authority, or remove the authority: branchgate host set <name> --ca none.
-         * @example {
-         *       "error": "HOST_HAS_AUTHORITY",
-         *       "message": "The operator gave this host another authority. Give it a certificate of that authority, or remove the authority: branchgate host set <name> --ca none.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The operator gave this host another authority. Give it a certificate of that authority, or remove the authority: branchgate host set <name> --ca none. */
         HOST_HAS_AUTHORITY: {
             /** @enum {string} */
             error: "HOST_HAS_AUTHORITY";
             message: string;
             request_id: string;
         };
-        /**
-         * @description There are projects on this host. Delete them first, or drain the host instead of removing it.
-         * @example {
-         *       "error": "HOST_NOT_EMPTY",
-         *       "message": "There are projects on this host. Delete them first, or drain the host instead of removing it.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "projects": 3
-         *     }
-         */
+        /** @description There are projects on this host. Delete them first, or drain the host instead of removing it. */
         HOST_NOT_EMPTY: {
             /** @enum {string} */
             error: "HOST_NOT_EMPTY";
@@ -2091,196 +1777,98 @@ export interface components {
             /** @description Projects on the host, failed ones included. */
             projects: number;
         };
-        /**
-         * @description This host is a standby, or was one. Name the host that serves the projects.
-         * @example {
-         *       "error": "HOST_NOT_PRIMARY",
-         *       "message": "This host is a standby, or was one. Name the host that serves the projects.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description This host is a standby, or was one. Name the host that serves the projects. */
         HOST_NOT_PRIMARY: {
             /** @enum {string} */
             error: "HOST_NOT_PRIMARY";
             message: string;
             request_id: string;
         };
-        /**
-         * @description This host is no standby that could take the place of its primary. See its `members`.
-         * @example {
-         *       "error": "HOST_NOT_STANDBY",
-         *       "message": "This host is no standby that could take the place of its primary. See its `members`.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description This host is no standby that could take the place of its primary. See its `members`. */
         HOST_NOT_STANDBY: {
             /** @enum {string} */
             error: "HOST_NOT_STANDBY";
             message: string;
             request_id: string;
         };
-        /**
-         * @description Another host is the standby of this host, or a former primary of it. Remove that one first.
-         * @example {
-         *       "error": "HOST_HAS_STANDBY",
-         *       "message": "Another host is the standby of this host, or a former primary of it. Remove that one first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description Another host is the standby of this host, or a former primary of it. Remove that one first. */
         HOST_HAS_STANDBY: {
             /** @enum {string} */
             error: "HOST_HAS_STANDBY";
             message: string;
             request_id: string;
         };
-        /**
-         * @description This former primary has not reported that its servers are stopped, so clients may still reach them. Start its agent and wait until it is linked, or switch the machine off for good and say so with `switched_off=true`.
-         * @example {
-         *       "error": "HOST_NOT_FENCED",
-         *       "message": "This former primary has not reported that its servers are stopped, so clients may still reach them. Start its agent and wait until it is linked, or switch the machine off for good and say so with `switched_off=true`.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description This former primary has not reported that its servers are stopped, so clients may still reach them. Start its agent and wait until it is linked, or switch the machine off for good and say so with `switched_off=true`. */
         HOST_NOT_FENCED: {
             /** @enum {string} */
             error: "HOST_NOT_FENCED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The standby is not linked, has no complete copy, or is still becoming the primary. Check its agent, then repeat the request.
-         * @example {
-         *       "error": "STANDBY_NOT_READY",
-         *       "message": "The standby is not linked, has no complete copy, or is still becoming the primary. Check its agent, then repeat the request.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The standby is not linked, has no complete copy, or is still becoming the primary. Check its agent, then repeat the request. */
         STANDBY_NOT_READY: {
             /** @enum {string} */
             error: "STANDBY_NOT_READY";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The database host of this project has no standby that could confirm commits. Contact the platform operator.
-         * @example {
-         *       "error": "NO_STANDBY",
-         *       "message": "The database host of this project has no standby that could confirm commits. Contact the platform operator.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The database host of this project has no standby that could confirm commits. Contact the platform operator. */
         NO_STANDBY: {
             /** @enum {string} */
             error: "NO_STANDBY";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The primary cannot be reached, so it cannot be closed first. If its machine is lost, repeat the request with its ID as `lost`.
-         * @example {
-         *       "error": "PRIMARY_UNAVAILABLE",
-         *       "message": "The primary cannot be reached, so it cannot be closed first. If its machine is lost, repeat the request with its ID as `lost`.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The primary cannot be reached, so it cannot be closed first. If its machine is lost, repeat the request with its ID as `lost`. */
         PRIMARY_UNAVAILABLE: {
             /** @enum {string} */
             error: "PRIMARY_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The primary is connected. Repeat the request without `lost`, so that nothing is lost, or with `force` if the primary cannot be closed.
-         * @example {
-         *       "error": "PRIMARY_LINKED",
-         *       "message": "The primary is connected. Repeat the request without `lost`, so that nothing is lost, or with `force` if the primary cannot be closed.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The primary is connected. Repeat the request without `lost`, so that nothing is lost, or with `force` if the primary cannot be closed. */
         PRIMARY_LINKED: {
             /** @enum {string} */
             error: "PRIMARY_LINKED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The identity provider manages its users. Make this change at the identity provider.
-         * @example {
-         *       "error": "MANAGED_BY_PROVIDER",
-         *       "message": "The identity provider manages its users. Make this change at the identity provider.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The identity provider manages its users. Make this change at the identity provider. */
         MANAGED_BY_PROVIDER: {
             /** @enum {string} */
             error: "MANAGED_BY_PROVIDER";
             message: string;
             request_id: string;
         };
-        /**
-         * @description This e-mail address already has an account, which belongs to another tenant. Ask for an invitation of another address.
-         * @example {
-         *       "error": "ACCOUNT_EXISTS",
-         *       "message": "This e-mail address already has an account, which belongs to another tenant. Ask for an invitation of another address.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description This e-mail address already has an account, which belongs to another tenant. Ask for an invitation of another address. */
         ACCOUNT_EXISTS: {
             /** @enum {string} */
             error: "ACCOUNT_EXISTS";
             message: string;
             request_id: string;
         };
-        /**
-         * @description This e-mail address already belongs to a member of the tenant.
-         * @example {
-         *       "error": "MEMBER_EXISTS",
-         *       "message": "This e-mail address already belongs to a member of the tenant.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description This e-mail address already belongs to a member of the tenant. */
         MEMBER_EXISTS: {
             /** @enum {string} */
             error: "MEMBER_EXISTS";
             message: string;
             request_id: string;
         };
-        /**
-         * @description This e-mail address already has an open invitation. Revoke it to send another one.
-         * @example {
-         *       "error": "INVITATION_EXISTS",
-         *       "message": "This e-mail address already has an open invitation. Revoke it to send another one.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description This e-mail address already has an open invitation. Revoke it to send another one. */
         INVITATION_EXISTS: {
             /** @enum {string} */
             error: "INVITATION_EXISTS";
             message: string;
             request_id: string;
         };
-        /**
-         * @description A tenant needs an owner. Make another member an owner first.
-         * @example {
-         *       "error": "LAST_OWNER",
-         *       "message": "A tenant needs an owner. Make another member an owner first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description A tenant needs an owner. Make another member an owner first. */
         LAST_OWNER: {
             /** @enum {string} */
             error: "LAST_OWNER";
             message: string;
             request_id: string;
         };
-        /**
-         * @description A session on the source branch stayed in a transaction for too long. End the transaction, then try again.
-         * @example {
-         *       "error": "SOURCE_BUSY",
-         *       "message": "A session on the source branch stayed in a transaction for too long. End the transaction, then try again.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description A session on the source branch stayed in a transaction for too long. End the transaction, then try again. */
         SOURCE_BUSY: {
             /** @enum {string} */
             error: "SOURCE_BUSY";
@@ -2292,14 +1880,7 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The source branch is not active. Choose an active branch.
-         * @example {
-         *       "error": "SOURCE_NOT_ACTIVE",
-         *       "message": "The source branch is not active. Choose an active branch.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The source branch is not active. Choose an active branch. */
         SOURCE_NOT_ACTIVE: {
             /** @enum {string} */
             error: "SOURCE_NOT_ACTIVE";
@@ -2311,85 +1892,42 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The branch is not active. Check its status; an expired branch can be extended.
-         * @example {
-         *       "error": "BRANCH_NOT_ACTIVE",
-         *       "message": "The branch is not active. Check its status; an expired branch can be extended.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The branch is not active. Check its status; an expired branch can be extended. */
         BRANCH_NOT_ACTIVE: {
             /** @enum {string} */
             error: "BRANCH_NOT_ACTIVE";
             message: string;
             request_id: string;
         };
-        /**
-         * @description main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first.
-         * @example {
-         *       "error": "BRANCH_FOLLOWING",
-         *       "message": "main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. */
         BRANCH_FOLLOWING: {
             /** @enum {string} */
             error: "BRANCH_FOLLOWING";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The project moves to another database host. Repeat the request when its job has ended.
-         * @example {
-         *       "error": "PROJECT_MOVING",
-         *       "message": "The project moves to another database host. Repeat the request when its job has ended.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The project moves to another database host. Repeat the request when its job has ended. */
         PROJECT_MOVING: {
             /** @enum {string} */
             error: "PROJECT_MOVING";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The move is at its last step, which takes moments, so it cannot be cancelled any more.
-         * @example {
-         *       "error": "MOVE_FINISHING",
-         *       "message": "The move is at its last step, which takes moments, so it cannot be cancelled any more.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The move is at its last step, which takes moments, so it cannot be cancelled any more. */
         MOVE_FINISHING: {
             /** @enum {string} */
             error: "MOVE_FINISHING";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The project has snapshots or deleted branches that can be restored, which do not move. Repeat with drop_snapshots to give them up.
-         * @example {
-         *       "error": "SNAPSHOTS_STAY",
-         *       "message": "The project has snapshots or deleted branches that can be restored, which do not move. Repeat with drop_snapshots to give them up.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The project has snapshots or deleted branches that can be restored, which do not move. Repeat with drop_snapshots to give them up. */
         SNAPSHOTS_STAY: {
             /** @enum {string} */
             error: "SNAPSHOTS_STAY";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The project is not in a state that allows this. Read what it follows, and see state.
-         * @example {
-         *       "error": "FOLLOW_STATE",
-         *       "message": "The project is not in a state that allows this. Read what it follows, and see state.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "state": "stopped"
-         *     }
-         */
+        /** @description The project is not in a state that allows this. Read what it follows, and see state. */
         FOLLOW_STATE: {
             /** @enum {string} */
             error: "FOLLOW_STATE";
@@ -2398,15 +1936,7 @@ export interface components {
             /** @enum {string} */
             state?: "copying" | "following" | "stopped" | "cut_over" | "failed";
         };
-        /**
-         * @description The change is not in a state that allows this. Read the change, and see state.
-         * @example {
-         *       "error": "CHANGE_STATE",
-         *       "message": "The change is not in a state that allows this. Read the change, and see state.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "state": "applying"
-         *     }
-         */
+        /** @description The change is not in a state that allows this. Read the change, and see state. */
         CHANGE_STATE: {
             /** @enum {string} */
             error: "CHANGE_STATE";
@@ -2415,31 +1945,14 @@ export interface components {
             /** @enum {string} */
             state?: "planned" | "rehearsed" | "approved" | "scheduled" | "applying" | "stopped" | "failed" | "applied" | "applied_with_differences" | "undoing" | "undone" | "closed";
         };
-        /**
-         * @description The schema of main is no longer the one that the change was planned with. Rehearse the change, which plans it again.
-         * @example {
-         *       "error": "CHANGE_STALE",
-         *       "message": "The schema of main is no longer the one that the change was planned with. Rehearse the change, which plans it again.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The schema of main is no longer the one that the change was planned with. Rehearse the change, which plans it again. */
         CHANGE_STALE: {
             /** @enum {string} */
             error: "CHANGE_STALE";
             message: string;
             request_id: string;
         };
-        /**
-         * @description A statement held a strong lock for longer than budget_ms when it was rehearsed. See statement. Use the safer form that its findings name, raise budget_ms, or send accept_outage true.
-         * @example {
-         *       "error": "CHANGE_OVER_BUDGET",
-         *       "message": "A statement held a strong lock for longer than budget_ms when it was rehearsed. See statement. Use the safer form that its findings name, raise budget_ms, or send accept_outage true.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "statement": 2,
-         *       "duration_ms": 5400,
-         *       "budget_ms": 2000
-         *     }
-         */
+        /** @description A statement held a strong lock for longer than budget_ms when it was rehearsed. See statement. Use the safer form that its findings name, raise budget_ms, or send accept_outage true. */
         CHANGE_OVER_BUDGET: {
             /** @enum {string} */
             error: "CHANGE_OVER_BUDGET";
@@ -2451,95 +1964,42 @@ export interface components {
             duration_ms: number;
             budget_ms: number;
         };
-        /**
-         * @description The change lacks an approval of its present plan. Ask another member with full data to approve it.
-         * @example {
-         *       "error": "CHANGE_NOT_APPROVED",
-         *       "message": "The change lacks an approval of its present plan. Ask another member with full data to approve it.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The change lacks an approval of its present plan. Ask another member with full data to approve it. */
         CHANGE_NOT_APPROVED: {
             /** @enum {string} */
             error: "CHANGE_NOT_APPROVED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The branch has no snapshot. Take one first, or leave out from.
-         * @example {
-         *       "error": "NO_SNAPSHOT",
-         *       "message": "The branch has no snapshot. Take one first, or leave out from.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The branch has no snapshot. Take one first, or leave out from. */
         NO_SNAPSHOT: {
             /** @enum {string} */
             error: "NO_SNAPSHOT";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The branch has no lease. Use a branch created with lease_seconds, or change its lifespan instead.
-         * @example {
-         *       "error": "BRANCH_NOT_LEASED",
-         *       "message": "The branch has no lease. Use a branch created with lease_seconds, or change its lifespan instead.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The branch has no lease. Use a branch created with lease_seconds, or change its lifespan instead. */
         BRANCH_NOT_LEASED: {
             /** @enum {string} */
             error: "BRANCH_NOT_LEASED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota.
-         * @example {
-         *       "error": "WRITE_BLOCKED",
-         *       "message": "The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         WRITE_BLOCKED: {
             /** @enum {string} */
             error: "WRITE_BLOCKED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota.
-         * @example {
-         *       "error": "DATABASES_CLOSED",
-         *       "message": "The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. */
         DATABASES_CLOSED: {
             /** @enum {string} */
             error: "DATABASES_CLOSED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description Rows have other values than expected, or no longer exist. Nothing was changed. Compare `conflicts` and send the changes again.
-         * @example {
-         *       "error": "CHANGES_CONFLICT",
-         *       "message": "Rows have other values than expected, or no longer exist. Nothing was changed. Compare `conflicts` and send the changes again.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "conflicts": [
-         *         {
-         *           "change": 0,
-         *           "reason": "changed",
-         *           "row": {
-         *             "id": 7,
-         *             "title": "Theirs"
-         *           },
-         *           "truncated": []
-         *         }
-         *       ]
-         *     }
-         */
+        /** @description Rows have other values than expected, or no longer exist. Nothing was changed. Compare `conflicts` and send the changes again. */
         CHANGES_CONFLICT: {
             /** @enum {string} */
             error: "CHANGES_CONFLICT";
@@ -2558,30 +2018,14 @@ export interface components {
                 truncated: string[];
             }[];
         };
-        /**
-         * @description The cell no longer has the expected value. Read the row again.
-         * @example {
-         *       "error": "ROW_CHANGED",
-         *       "message": "The cell no longer has the expected value. Read the row again.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The cell no longer has the expected value. Read the row again. */
         ROW_CHANGED: {
             /** @enum {string} */
             error: "ROW_CHANGED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials.
-         * @example {
-         *       "error": "LOGIN_REFUSED",
-         *       "message": "PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "sqlstate": "58P01",
-         *       "postgres_message": "could not access file \"nope\": No such file or directory"
-         *     }
-         */
+        /** @description PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. */
         LOGIN_REFUSED: {
             /** @enum {string} */
             error: "LOGIN_REFUSED";
@@ -2592,17 +2036,7 @@ export interface components {
             /** @description PostgreSQL's reason. */
             postgres_message: string;
         };
-        /**
-         * @description The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota.
-         * @example {
-         *       "error": "STORAGE_QUOTA_EXCEEDED",
-         *       "message": "The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "used_bytes": 201326592,
-         *       "needed_bytes": 104857600,
-         *       "limit_bytes": 268435456
-         *     }
-         */
+        /** @description The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         STORAGE_QUOTA_EXCEEDED: {
             /** @enum {string} */
             error: "STORAGE_QUOTA_EXCEEDED";
@@ -2612,17 +2046,7 @@ export interface components {
             needed_bytes: number;
             limit_bytes: number;
         };
-        /**
-         * @description The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches.
-         * @example {
-         *       "error": "FILE_LIMIT_REACHED",
-         *       "message": "The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "used_files": 61000,
-         *       "needed_files": 52000,
-         *       "limit_files": 100000
-         *     }
-         */
+        /** @description The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. */
         FILE_LIMIT_REACHED: {
             /** @enum {string} */
             error: "FILE_LIMIT_REACHED";
@@ -2632,14 +2056,7 @@ export interface components {
             needed_files: number;
             limit_files: number;
         };
-        /**
-         * @description The database name is still in use on the database host. Try again later, or choose another name.
-         * @example {
-         *       "error": "DATABASE_NAME_HELD",
-         *       "message": "The database name is still in use on the database host. Try again later, or choose another name.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The database name is still in use on the database host. Try again later, or choose another name. */
         DATABASE_NAME_HELD: {
             /** @enum {string} */
             error: "DATABASE_NAME_HELD";
@@ -2651,35 +2068,14 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The import has copied everything and ends in moments, so it cannot be cancelled any more.
-         * @example {
-         *       "error": "IMPORT_FINISHING",
-         *       "message": "The import has copied everything and ends in moments, so it cannot be cancelled any more.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The import has copied everything and ends in moments, so it cannot be cancelled any more. */
         IMPORT_FINISHING: {
             /** @enum {string} */
             error: "IMPORT_FINISHING";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request.
-         * @example {
-         *       "error": "MASKING_INCOMPLETE",
-         *       "message": "The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. public.customer.email2 (its name says e-mail)",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "columns": [
-         *         {
-         *           "table": "public.customer",
-         *           "column": "email2",
-         *           "reason": "its name says e-mail"
-         *         }
-         *       ]
-         *     }
-         */
+        /** @description The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. */
         MASKING_INCOMPLETE: {
             /** @enum {string} */
             error: "MASKING_INCOMPLETE";
@@ -2698,15 +2094,7 @@ export interface components {
                 reason: string;
             }[];
         };
-        /**
-         * @description The first request with this Idempotency-Key is still running. Repeat the request later.
-         * @example {
-         *       "error": "IDEMPOTENCY_IN_FLIGHT",
-         *       "message": "The first request with this Idempotency-Key is still running. Repeat the request later.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "job_id": "4c0e2f0a-4f7b-4e0e-9f0a-9a3c1d2e5b60"
-         *     }
-         */
+        /** @description The first request with this Idempotency-Key is still running. Repeat the request later. */
         IDEMPOTENCY_IN_FLIGHT: {
             /** @enum {string} */
             error: "IDEMPOTENCY_IN_FLIGHT";
@@ -2718,44 +2106,21 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The masking policy has changed since you read it. Read it again, and repeat the change.
-         * @example {
-         *       "error": "MASKING_CHANGED",
-         *       "message": "The masking policy has changed since you read it. Read it again, and repeat the change.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The masking policy has changed since you read it. Read it again, and repeat the change. */
         MASKING_CHANGED: {
             /** @enum {string} */
             error: "MASKING_CHANGED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The request body is larger than 1 MiB.
-         * @example {
-         *       "error": "PAYLOAD_TOO_LARGE",
-         *       "message": "The request body is larger than 1 MiB.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The request body is larger than 1 MiB. */
         PAYLOAD_TOO_LARGE: {
             /** @enum {string} */
             error: "PAYLOAD_TOO_LARGE";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it.
-         * @example {
-         *       "error": "TIME_NOT_RECOVERABLE",
-         *       "message": "The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "from": "2026-11-22T10:15:00.000000Z",
-         *       "until": "2026-11-23T10:15:00.000000Z"
-         *     }
-         */
+        /** @description The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. */
         TIME_NOT_RECOVERABLE: {
             /** @enum {string} */
             error: "TIME_NOT_RECOVERABLE";
@@ -2766,20 +2131,7 @@ export interface components {
             /** @description The latest one. */
             until: string | null;
         };
-        /**
-         * @description The request has invalid values. See details.
-         * @example {
-         *       "error": "VALIDATION_FAILED",
-         *       "message": "The request has invalid values. See details.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "details": [
-         *         {
-         *           "path": "branch_name",
-         *           "message": "Must have at least 3 characters."
-         *         }
-         *       ]
-         *     }
-         */
+        /** @description The request has invalid values. See details. */
         VALIDATION_FAILED: {
             /** @enum {string} */
             error: "VALIDATION_FAILED";
@@ -2792,24 +2144,7 @@ export interface components {
                 message: string;
             }[];
         };
-        /**
-         * @description The source cannot be used. See details for everything that is wrong.
-         * @example {
-         *       "error": "SOURCE_UNSUITABLE",
-         *       "message": "The source cannot be used. See details for everything that is wrong.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "details": [
-         *         {
-         *           "problem": "wal_level",
-         *           "severity": "error",
-         *           "path": "source_url",
-         *           "object": null,
-         *           "message": "wal_level is replica at the source, and has to be logical.",
-         *           "statement": "ALTER SYSTEM SET wal_level = logical; -- then restart the server"
-         *         }
-         *       ]
-         *     }
-         */
+        /** @description The source cannot be used. See details for everything that is wrong. */
         SOURCE_UNSUITABLE: {
             /** @enum {string} */
             error: "SOURCE_UNSUITABLE";
@@ -2827,15 +2162,7 @@ export interface components {
                 statement: string | null;
             }[];
         };
-        /**
-         * @description PostgreSQL rejected the statement.
-         * @example {
-         *       "error": "STATEMENT_REFUSED",
-         *       "message": "duplicate key value violates unique constraint \"author_pkey\"",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "sqlstate": "23505"
-         *     }
-         */
+        /** @description PostgreSQL rejected the statement. */
         STATEMENT_REFUSED: {
             /** @enum {string} */
             error: "STATEMENT_REFUSED";
@@ -2855,16 +2182,7 @@ export interface components {
             /** @description What to do about it. */
             hint?: string;
         };
-        /**
-         * @description The derived database name would be longer than 63 characters. Choose a shorter name.
-         * @example {
-         *       "error": "DATABASE_NAME_TOO_LONG",
-         *       "message": "The derived database name would be longer than 63 characters. Choose a shorter name.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "length": 71,
-         *       "max_slug_length": 40
-         *     }
-         */
+        /** @description The derived database name would be longer than 63 characters. Choose a shorter name. */
         DATABASE_NAME_TOO_LONG: {
             /** @enum {string} */
             error: "DATABASE_NAME_TOO_LONG";
@@ -2875,15 +2193,7 @@ export interface components {
             /** @description Longest branch name that this project allows. */
             max_slug_length: number;
         };
-        /**
-         * @description The storage quota is above the cap of the project. Ask the platform operator to raise the cap.
-         * @example {
-         *       "error": "QUOTA_ABOVE_SELF_SERVICE_CAP",
-         *       "message": "The storage quota is above the cap of the project. Ask the platform operator to raise the cap.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 5
-         *     }
-         */
+        /** @description The storage quota is above the cap of the project. Ask the platform operator to raise the cap. */
         QUOTA_ABOVE_SELF_SERVICE_CAP: {
             /** @enum {string} */
             error: "QUOTA_ABOVE_SELF_SERVICE_CAP";
@@ -2892,15 +2202,7 @@ export interface components {
             /** @description The highest quota that users may set, in GiB. */
             limit: number;
         };
-        /**
-         * @description The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX.
-         * @example {
-         *       "error": "CONNECTION_ATTEMPTS_ABOVE_MAX",
-         *       "message": "The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 2000
-         *     }
-         */
+        /** @description The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX. */
         CONNECTION_ATTEMPTS_ABOVE_MAX: {
             /** @enum {string} */
             error: "CONNECTION_ATTEMPTS_ABOVE_MAX";
@@ -2909,45 +2211,21 @@ export interface components {
             /** @description The highest number that users may set. */
             limit: number;
         };
-        /**
-         * @description This Idempotency-Key was already used with another request body. Use a new key.
-         * @example {
-         *       "error": "IDEMPOTENCY_KEY_REUSED",
-         *       "message": "This Idempotency-Key was already used with another request body. Use a new key.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description This Idempotency-Key was already used with another request body. Use a new key. */
         IDEMPOTENCY_KEY_REUSED: {
             /** @enum {string} */
             error: "IDEMPOTENCY_KEY_REUSED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description This path accepts WebSocket connections only.
-         * @example {
-         *       "error": "UPGRADE_REQUIRED",
-         *       "message": "This path accepts WebSocket connections only.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description This path accepts WebSocket connections only. */
         UPGRADE_REQUIRED: {
             /** @enum {string} */
             error: "UPGRADE_REQUIRED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The project has reached its branch limit (branch_limit), which counts leased and expired branches too. Delete a branch, or ask the platform operator to raise the limit.
-         * @example {
-         *       "error": "BRANCH_LIMIT_REACHED",
-         *       "message": "The project has reached its branch limit (branch_limit), which counts leased and expired branches too. Delete a branch, or ask the platform operator to raise the limit.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 10,
-         *       "current": 10,
-         *       "retry_after": null
-         *     }
-         */
+        /** @description The project has reached its branch limit (branch_limit), which counts leased and expired branches too. Delete a branch, or ask the platform operator to raise the limit. */
         BRANCH_LIMIT_REACHED: {
             /** @enum {string} */
             error: "BRANCH_LIMIT_REACHED";
@@ -2960,17 +2238,7 @@ export interface components {
             /** @description Waiting alone does not help. */
             retry_after: null;
         };
-        /**
-         * @description The project has reached its limit of snapshots. Delete a snapshot first.
-         * @example {
-         *       "error": "SNAPSHOT_LIMIT_REACHED",
-         *       "message": "The project has reached its limit of snapshots. Delete a snapshot first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 30,
-         *       "current": 30,
-         *       "retry_after": null
-         *     }
-         */
+        /** @description The project has reached its limit of snapshots. Delete a snapshot first. */
         SNAPSHOT_LIMIT_REACHED: {
             /** @enum {string} */
             error: "SNAPSHOT_LIMIT_REACHED";
@@ -2981,16 +2249,7 @@ export interface components {
             /** @description Always null: waiting does not help, delete a snapshot. */
             retry_after: null;
         };
-        /**
-         * @description The project has reached its limit of open changes. Close one first.
-         * @example {
-         *       "error": "CHANGE_LIMIT_REACHED",
-         *       "message": "The project has reached its limit of open changes. Close one first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 50,
-         *       "current": 50
-         *     }
-         */
+        /** @description The project has reached its limit of open changes. Close one first. */
         CHANGE_LIMIT_REACHED: {
             /** @enum {string} */
             error: "CHANGE_LIMIT_REACHED";
@@ -2999,17 +2258,7 @@ export interface components {
             limit: number;
             current: number;
         };
-        /**
-         * @description The tenant has reached its project limit. Delete a project, or ask the platform operator to raise the limit.
-         * @example {
-         *       "error": "PROJECT_LIMIT_REACHED",
-         *       "message": "The tenant has reached its project limit. Delete a project, or ask the platform operator to raise the limit.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 10,
-         *       "current": 10,
-         *       "retry_after": null
-         *     }
-         */
+        /** @description The tenant has reached its project limit. Delete a project, or ask the platform operator to raise the limit. */
         PROJECT_LIMIT_REACHED: {
             /** @enum {string} */
             error: "PROJECT_LIMIT_REACHED";
@@ -3020,17 +2269,7 @@ export interface components {
             /** @description Always null: waiting does not help, delete a project. */
             retry_after: null;
         };
-        /**
-         * @description The storage quotas of the tenant's projects would exceed its limit in GiB. Lower a quota, delete a project, or ask the platform operator to raise the limit.
-         * @example {
-         *       "error": "TENANT_QUOTA_REACHED",
-         *       "message": "The storage quotas of the tenant's projects would exceed its limit in GiB. Lower a quota, delete a project, or ask the platform operator to raise the limit.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 20,
-         *       "current": 19.75,
-         *       "retry_after": null
-         *     }
-         */
+        /** @description The storage quotas of the tenant's projects would exceed its limit in GiB. Lower a quota, delete a project, or ask the platform operator to raise the limit. */
         TENANT_QUOTA_REACHED: {
             /** @enum {string} */
             error: "TENANT_QUOTA_REACHED";
@@ -3043,15 +2282,7 @@ export interface components {
             /** @description Always null: waiting does not help, lower a quota. */
             retry_after: null;
         };
-        /**
-         * @description The project has reached its network rule limit. Delete a rule first.
-         * @example {
-         *       "error": "RULE_LIMIT_REACHED",
-         *       "message": "The project has reached its network rule limit. Delete a rule first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 2000
-         *     }
-         */
+        /** @description The project has reached its network rule limit. Delete a rule first. */
         RULE_LIMIT_REACHED: {
             /** @enum {string} */
             error: "RULE_LIMIT_REACHED";
@@ -3059,15 +2290,7 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /**
-         * @description The tenant has reached its limit of API keys. Delete a key first.
-         * @example {
-         *       "error": "API_KEY_LIMIT_REACHED",
-         *       "message": "The tenant has reached its limit of API keys. Delete a key first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 100
-         *     }
-         */
+        /** @description The tenant has reached its limit of API keys. Delete a key first. */
         API_KEY_LIMIT_REACHED: {
             /** @enum {string} */
             error: "API_KEY_LIMIT_REACHED";
@@ -3075,15 +2298,7 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /**
-         * @description You have signed in as many clients as you may. Sign one out first.
-         * @example {
-         *       "error": "OAUTH_GRANT_LIMIT_REACHED",
-         *       "message": "You have signed in as many clients as you may. Sign one out first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 50
-         *     }
-         */
+        /** @description You have signed in as many clients as you may. Sign one out first. */
         OAUTH_GRANT_LIMIT_REACHED: {
             /** @enum {string} */
             error: "OAUTH_GRANT_LIMIT_REACHED";
@@ -3091,29 +2306,14 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /**
-         * @description The gateway holds as many registered clients as it may. Use a client with a metadata document, or try again tomorrow.
-         * @example {
-         *       "error": "OAUTH_CLIENT_LIMIT_REACHED",
-         *       "message": "The gateway holds as many registered clients as it may. Use a client with a metadata document, or try again tomorrow.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The gateway holds as many registered clients as it may. Use a client with a metadata document, or try again tomorrow. */
         OAUTH_CLIENT_LIMIT_REACHED: {
             /** @enum {string} */
             error: "OAUTH_CLIENT_LIMIT_REACHED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The project has reached its limit of trusts. Delete a trust first.
-         * @example {
-         *       "error": "TRUST_LIMIT_REACHED",
-         *       "message": "The project has reached its limit of trusts. Delete a trust first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 20
-         *     }
-         */
+        /** @description The project has reached its limit of trusts. Delete a trust first. */
         TRUST_LIMIT_REACHED: {
             /** @enum {string} */
             error: "TRUST_LIMIT_REACHED";
@@ -3121,15 +2321,7 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /**
-         * @description The tenant has reached its limit of identity providers. Delete one first.
-         * @example {
-         *       "error": "IDENTITY_PROVIDER_LIMIT_REACHED",
-         *       "message": "The tenant has reached its limit of identity providers. Delete one first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 10
-         *     }
-         */
+        /** @description The tenant has reached its limit of identity providers. Delete one first. */
         IDENTITY_PROVIDER_LIMIT_REACHED: {
             /** @enum {string} */
             error: "IDENTITY_PROVIDER_LIMIT_REACHED";
@@ -3137,15 +2329,7 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /**
-         * @description The project or the tenant has reached its limit of open streams. Close a stream first.
-         * @example {
-         *       "error": "STREAM_LIMIT_REACHED",
-         *       "message": "The project or the tenant has reached its limit of open streams. Close a stream first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 20
-         *     }
-         */
+        /** @description The project or the tenant has reached its limit of open streams. Close a stream first. */
         STREAM_LIMIT_REACHED: {
             /** @enum {string} */
             error: "STREAM_LIMIT_REACHED";
@@ -3153,15 +2337,7 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /**
-         * @description The tenant has reached its webhook limit. Delete a webhook first.
-         * @example {
-         *       "error": "WEBHOOK_LIMIT_REACHED",
-         *       "message": "The tenant has reached its webhook limit. Delete a webhook first.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "limit": 20
-         *     }
-         */
+        /** @description The tenant has reached its webhook limit. Delete a webhook first. */
         WEBHOOK_LIMIT_REACHED: {
             /** @enum {string} */
             error: "WEBHOOK_LIMIT_REACHED";
@@ -3169,29 +2345,14 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /**
-         * @description The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those.
-         * @example {
-         *       "error": "PROJECT_BUSY",
-         *       "message": "The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those. */
         PROJECT_BUSY: {
             /** @enum {string} */
             error: "PROJECT_BUSY";
             message: string;
             request_id: string;
         };
-        /**
-         * @description Too many requests. Try again after retry_after seconds.
-         * @example {
-         *       "error": "RATE_LIMITED",
-         *       "message": "Too many requests. Try again after retry_after seconds.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
-         *       "retry_after": 12
-         *     }
-         */
+        /** @description Too many requests. Try again after retry_after seconds. */
         RATE_LIMITED: {
             /** @enum {string} */
             error: "RATE_LIMITED";
@@ -3200,14 +2361,7 @@ export interface components {
             /** @description Seconds to wait before the next request. */
             retry_after: number;
         };
-        /**
-         * @description Internal error. Quote the request ID when you report it.
-         * @example {
-         *       "error": "INTERNAL",
-         *       "message": "Internal error. Quote the request ID when you report it.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description Internal error. Quote the request ID when you report it. */
         INTERNAL: {
             /** @enum {string} */
             error: "INTERNAL";
@@ -3219,98 +2373,49 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The DNS service did not set the record. Check that the name of the host is in the zone, and that the token may edit it.
-         * @example {
-         *       "error": "DNS_UNAVAILABLE",
-         *       "message": "The DNS service did not set the record. Check that the name of the host is in the zone, and that the token may edit it.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The DNS service did not set the record. Check that the name of the host is in the zone, and that the token may edit it. */
         DNS_UNAVAILABLE: {
             /** @enum {string} */
             error: "DNS_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The gateway currently cannot count requests. Try again shortly.
-         * @example {
-         *       "error": "LIMITER_UNAVAILABLE",
-         *       "message": "The gateway currently cannot count requests. Try again shortly.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The gateway currently cannot count requests. Try again shortly. */
         LIMITER_UNAVAILABLE: {
             /** @enum {string} */
             error: "LIMITER_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /**
-         * @description A part of the gateway is overloaded or restarts. Try again shortly. Earlier releases send `LIMITER_UNAVAILABLE` instead; treat both alike.
-         * @example {
-         *       "error": "GATEWAY_BUSY",
-         *       "message": "A part of the gateway is overloaded or restarts. Try again shortly.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description A part of the gateway is overloaded or restarts. Try again shortly. Earlier releases send `LIMITER_UNAVAILABLE` instead; treat both alike. */
         GATEWAY_BUSY: {
             /** @enum {string} */
             error: "GATEWAY_BUSY";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The identity provider is currently unavailable. Try again shortly.
-         * @example {
-         *       "error": "IDP_UNAVAILABLE",
-         *       "message": "The identity provider is currently unavailable. Try again shortly.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The identity provider is currently unavailable. Try again shortly. */
         IDP_UNAVAILABLE: {
             /** @enum {string} */
             error: "IDP_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The domain could not be looked up. Try again shortly.
-         * @example {
-         *       "error": "DOMAIN_LOOKUP_FAILED",
-         *       "message": "The domain could not be looked up. Try again shortly.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The domain could not be looked up. Try again shortly. */
         DOMAIN_LOOKUP_FAILED: {
             /** @enum {string} */
             error: "DOMAIN_LOOKUP_FAILED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description This gateway is not configured to send e-mail. Use another way to sign in.
-         * @example {
-         *       "error": "MAIL_UNAVAILABLE",
-         *       "message": "This gateway is not configured to send e-mail. Use another way to sign in.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description This gateway is not configured to send e-mail. Use another way to sign in. */
         MAIL_UNAVAILABLE: {
             /** @enum {string} */
             error: "MAIL_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The database host is busy. Try again shortly.
-         * @example {
-         *       "error": "HOST_BUSY",
-         *       "message": "The database host is busy. Try again shortly.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The database host is busy. Try again shortly. */
         HOST_BUSY: {
             /** @enum {string} */
             error: "HOST_BUSY";
@@ -3322,14 +2427,7 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator.
-         * @example {
-         *       "error": "HOST_FULL",
-         *       "message": "The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. */
         HOST_FULL: {
             /** @enum {string} */
             error: "HOST_FULL";
@@ -3341,14 +2439,7 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator.
-         * @example {
-         *       "error": "COLLATION_OUTDATED",
-         *       "message": "The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator. */
         COLLATION_OUTDATED: {
             /** @enum {string} */
             error: "COLLATION_OUTDATED";
@@ -3360,28 +2451,14 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The gateway has missing or invalid settings. Correct them with `npm run deploy -- --var`.
-         * @example {
-         *       "error": "SETTINGS_INVALID",
-         *       "message": "The gateway has missing or invalid settings. Correct them with `npm run deploy -- --var`.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The gateway has missing or invalid settings. Correct them with `npm run deploy -- --var`. */
         SETTINGS_INVALID: {
             /** @enum {string} */
             error: "SETTINGS_INVALID";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The database host is currently not connected. Try again shortly.
-         * @example {
-         *       "error": "HOST_UNAVAILABLE",
-         *       "message": "The database host is currently not connected. Try again shortly.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The database host is currently not connected. Try again shortly. */
         HOST_UNAVAILABLE: {
             /** @enum {string} */
             error: "HOST_UNAVAILABLE";
@@ -3393,14 +2470,7 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The agent of the database host is older than this operation. Try again after the platform operator has upgraded it.
-         * @example {
-         *       "error": "HOST_UPGRADE_REQUIRED",
-         *       "message": "The agent of the database host is older than this operation. Try again after the platform operator has upgraded it.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. */
         HOST_UPGRADE_REQUIRED: {
             /** @enum {string} */
             error: "HOST_UPGRADE_REQUIRED";
@@ -3412,14 +2482,7 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly.
-         * @example {
-         *       "error": "DATABASE_SERVER_UNAVAILABLE",
-         *       "message": "PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. */
         DATABASE_SERVER_UNAVAILABLE: {
             /** @enum {string} */
             error: "DATABASE_SERVER_UNAVAILABLE";
@@ -3431,14 +2494,7 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The database host could not apply the access rules. Try again later.
-         * @example {
-         *       "error": "RULES_NOT_APPLIED",
-         *       "message": "The database host could not apply the access rules. Try again later.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The database host could not apply the access rules. Try again later. */
         RULES_NOT_APPLIED: {
             /** @enum {string} */
             error: "RULES_NOT_APPLIED";
@@ -3450,14 +2506,7 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The new database did not accept a test login. Try again later.
-         * @example {
-         *       "error": "PROOF_FAILED",
-         *       "message": "The new database did not accept a test login. Try again later.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The new database did not accept a test login. Try again later. */
         PROOF_FAILED: {
             /** @enum {string} */
             error: "PROOF_FAILED";
@@ -3469,42 +2518,21 @@ export interface components {
              */
             job_id?: string;
         };
-        /**
-         * @description The identity provider's keys are currently unavailable. Try again shortly.
-         * @example {
-         *       "error": "KEYS_UNAVAILABLE",
-         *       "message": "The identity provider's keys are currently unavailable. Try again shortly.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The identity provider's keys are currently unavailable. Try again shortly. */
         KEYS_UNAVAILABLE: {
             /** @enum {string} */
             error: "KEYS_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later.
-         * @example {
-         *       "error": "TIME_LIMIT_REACHED",
-         *       "message": "The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. */
         TIME_LIMIT_REACHED: {
             /** @enum {string} */
             error: "TIME_LIMIT_REACHED";
             message: string;
             request_id: string;
         };
-        /**
-         * @description The database host did not respond in time. Check whether the operation took effect, then try again.
-         * @example {
-         *       "error": "HOST_TIMEOUT",
-         *       "message": "The database host did not respond in time. Check whether the operation took effect, then try again.",
-         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
-         *     }
-         */
+        /** @description The database host did not respond in time. Check whether the operation took effect, then try again. */
         HOST_TIMEOUT: {
             /** @enum {string} */
             error: "HOST_TIMEOUT";
@@ -3516,156 +2544,7 @@ export interface components {
              */
             job_id?: string;
         };
-        CreatedProject: {
-            /** Format: uuid */
-            id: string;
-            /** @example Web shop */
-            name: string;
-            /**
-             * @description Part of every database name of the project.
-             * @example web_shop
-             */
-            app_key: string;
-            /**
-             * @description Environment; part of every database name.
-             * @example prod
-             */
-            env: string;
-            /**
-             * @description Storage quota of all branches together, in GiB.
-             * @example 0.5
-             */
-            storage_quota_gib: number;
-            /**
-             * @description Sizes of its creating, active and expired branches together, to the MiB; `usage` has the exact value.
-             * @example 25165824
-             */
-            storage_used_bytes: number;
-            /**
-             * @description `write_blocked`: only owner logins can write. `closed`: no login can be used, because usage exceeds twice the quota.
-             * @enum {string}
-             */
-            storage_state: "normal" | "warning" | "write_blocked" | "closed";
-            /**
-             * @example active
-             * @enum {string}
-             */
-            status: "creating" | "active" | "deleting" | "failed";
-            /**
-             * @description Branches that count against the limit: creating, active and expired ones.
-             * @example 2
-             */
-            branch_count: number;
-            /**
-             * @description How many of them have a lease.
-             * @example 1
-             */
-            leased_branch_count: number;
-            /**
-             * @description The most branches. The platform operator raises it, and may allow leased branches on top (`leased_branch_limit`).
-             * @example 10
-             */
-            branch_limit: number;
-            /**
-             * Format: date-time
-             * @description When the next of them is deleted by itself, at the end of a lease or of the retention of an expired branch. Null: none has such an end.
-             * @example null
-             */
-            next_slot_at: string | null;
-            /**
-             * @description Connection attempts a minute that each branch accepts from its admitted networks together, unless it has a limit of its own.
-             * @example 50
-             */
-            connection_attempts_per_minute: number;
-            /**
-             * @description Only owners, admins and API keys with the permission `data.full` get unmasked data. Everybody else gets branches with masked data, or without rows.
-             * @example false
-             */
-            masked_only: boolean;
-            /**
-             * @description Extensions that its databases were created with. Their owners can neither drop nor update them.
-             * @example [
-             *       "postgis"
-             *     ]
-             */
-            extensions: string[];
-            /**
-             * @description Approvals by other members that a change of `main` needs before it can be applied.
-             * @example 0
-             */
-            change_approvals: number;
-            /**
-             * @description Longest branch name whose database name fits into 63 characters.
-             * @example 43
-             */
-            max_slug_length: number;
-            /**
-             * @description When snapshots of `main` are taken. Null: never by themselves.
-             * @example null
-             */
-            snapshot_schedule: {
-                /**
-                 * @example 6h
-                 * @enum {string}
-                 */
-                every: "1h" | "6h" | "1d";
-                /**
-                 * @description Scheduled snapshots that are kept; the oldest is deleted first.
-                 * @example 7
-                 */
-                keep: number;
-                /**
-                 * @description Their values are replaced by the masking policy, and branches with masked data are clones of the newest one.
-                 * @example false
-                 */
-                masked?: boolean;
-            } | null;
-            /**
-             * @description Clones that the host keeps ready for the next branches of a snapshot, at most 32 in a project. `auto`: as many as were taken in the last minute, at most 8, and none for a snapshot that was unused for ten minutes.
-             * @example auto
-             */
-            spares: "auto" | number;
-            /**
-             * @description When a commit is confirmed: `async`: once the database host has it; `sync`: once the standby of that host has applied it too.
-             * @example async
-             * @enum {string}
-             */
-            durability: "async" | "sync";
-            /**
-             * @description `confirming`: the standby confirms each commit; `waiting`: the standby is away, and commits wait for it; `off`: commits are confirmed without it, because the durability is `async`, or no standby has caught up since its copy. Some seconds old.
-             * @example off
-             * @enum {string}
-             */
-            durability_state: "off" | "confirming" | "waiting";
-            /**
-             * @description Name of the database host.
-             * @example eu-1
-             */
-            host: string;
-            /**
-             * @description That of its database host.
-             * @example eu-central
-             */
-            region: string | null;
-            /** @description The block of its branches that lasts longest; each branch has its own. Null: none is blocked. */
-            blocked: {
-                /**
-                 * @description `import`: an import fills the branch, and opens it at its end. `following`: it follows a database elsewhere, and can be read. `until` of both moves on until then. The others are what it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. `connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many transactions hold on one row. `files`: its project has too many tables and indexes, and it made more.
-                 * @example disk
-                 * @enum {string}
-                 */
-                reason: "locks" | "connections" | "disk" | "transaction_ids" | "autovacuum" | "files" | "import" | "following";
-                /** Format: date-time */
-                until: string;
-            } | null;
-            /** Format: uuid */
-            created_by: string;
-            /** @example acme */
-            tenant_id: string;
-            /** Format: date-time */
-            created_at: string;
-            /** Format: date-time */
-            updated_at: string;
+        CreatedProject: components["schemas"]["Project"] & {
             main_branch: components["schemas"]["CreatedBranch"];
             /** @description Another project that you can see has the same name. */
             warning?: string;
@@ -3720,12 +2599,7 @@ export interface components {
              * @example null
              */
             lease_ends_at: string | null;
-            /**
-             * @description Up to 16 pairs of texts, each text of at most 63 bytes.
-             * @example {
-             *       "pr": "7"
-             *     }
-             */
+            /** @description Up to 16 pairs of texts, each text of at most 63 bytes. */
             labels: {
                 [key: string]: string;
             };
@@ -3755,12 +2629,7 @@ export interface components {
              * @example 50
              */
             connection_attempts_per_minute: number;
-            /**
-             * @description Settings of PostgreSQL that every new session of the branch has.
-             * @example {
-             *       "search_path": "app, public"
-             *     }
-             */
+            /** @description Settings of PostgreSQL that every new session of the branch has. */
             settings: {
                 /** @example app, public */
                 search_path?: string;
@@ -3929,12 +2798,7 @@ export interface components {
              * @example false
              */
             masked_only: boolean;
-            /**
-             * @description Extensions that its databases were created with. Their owners can neither drop nor update them.
-             * @example [
-             *       "postgis"
-             *     ]
-             */
+            /** @description Extensions that its databases were created with. Their owners can neither drop nor update them. */
             extensions: string[];
             /**
              * @description Approvals by other members that a change of `main` needs before it can be applied.
@@ -4025,156 +2889,7 @@ export interface components {
                 accepts_projects: boolean;
             }[];
         };
-        ProjectDetails: {
-            /** Format: uuid */
-            id: string;
-            /** @example Web shop */
-            name: string;
-            /**
-             * @description Part of every database name of the project.
-             * @example web_shop
-             */
-            app_key: string;
-            /**
-             * @description Environment; part of every database name.
-             * @example prod
-             */
-            env: string;
-            /**
-             * @description Storage quota of all branches together, in GiB.
-             * @example 0.5
-             */
-            storage_quota_gib: number;
-            /**
-             * @description Sizes of its creating, active and expired branches together, to the MiB; `usage` has the exact value.
-             * @example 25165824
-             */
-            storage_used_bytes: number;
-            /**
-             * @description `write_blocked`: only owner logins can write. `closed`: no login can be used, because usage exceeds twice the quota.
-             * @enum {string}
-             */
-            storage_state: "normal" | "warning" | "write_blocked" | "closed";
-            /**
-             * @example active
-             * @enum {string}
-             */
-            status: "creating" | "active" | "deleting" | "failed";
-            /**
-             * @description Branches that count against the limit: creating, active and expired ones.
-             * @example 2
-             */
-            branch_count: number;
-            /**
-             * @description How many of them have a lease.
-             * @example 1
-             */
-            leased_branch_count: number;
-            /**
-             * @description The most branches. The platform operator raises it, and may allow leased branches on top (`leased_branch_limit`).
-             * @example 10
-             */
-            branch_limit: number;
-            /**
-             * Format: date-time
-             * @description When the next of them is deleted by itself, at the end of a lease or of the retention of an expired branch. Null: none has such an end.
-             * @example null
-             */
-            next_slot_at: string | null;
-            /**
-             * @description Connection attempts a minute that each branch accepts from its admitted networks together, unless it has a limit of its own.
-             * @example 50
-             */
-            connection_attempts_per_minute: number;
-            /**
-             * @description Only owners, admins and API keys with the permission `data.full` get unmasked data. Everybody else gets branches with masked data, or without rows.
-             * @example false
-             */
-            masked_only: boolean;
-            /**
-             * @description Extensions that its databases were created with. Their owners can neither drop nor update them.
-             * @example [
-             *       "postgis"
-             *     ]
-             */
-            extensions: string[];
-            /**
-             * @description Approvals by other members that a change of `main` needs before it can be applied.
-             * @example 0
-             */
-            change_approvals: number;
-            /**
-             * @description Longest branch name whose database name fits into 63 characters.
-             * @example 43
-             */
-            max_slug_length: number;
-            /**
-             * @description When snapshots of `main` are taken. Null: never by themselves.
-             * @example null
-             */
-            snapshot_schedule: {
-                /**
-                 * @example 6h
-                 * @enum {string}
-                 */
-                every: "1h" | "6h" | "1d";
-                /**
-                 * @description Scheduled snapshots that are kept; the oldest is deleted first.
-                 * @example 7
-                 */
-                keep: number;
-                /**
-                 * @description Their values are replaced by the masking policy, and branches with masked data are clones of the newest one.
-                 * @example false
-                 */
-                masked?: boolean;
-            } | null;
-            /**
-             * @description Clones that the host keeps ready for the next branches of a snapshot, at most 32 in a project. `auto`: as many as were taken in the last minute, at most 8, and none for a snapshot that was unused for ten minutes.
-             * @example auto
-             */
-            spares: "auto" | number;
-            /**
-             * @description When a commit is confirmed: `async`: once the database host has it; `sync`: once the standby of that host has applied it too.
-             * @example async
-             * @enum {string}
-             */
-            durability: "async" | "sync";
-            /**
-             * @description `confirming`: the standby confirms each commit; `waiting`: the standby is away, and commits wait for it; `off`: commits are confirmed without it, because the durability is `async`, or no standby has caught up since its copy. Some seconds old.
-             * @example off
-             * @enum {string}
-             */
-            durability_state: "off" | "confirming" | "waiting";
-            /**
-             * @description Name of the database host.
-             * @example eu-1
-             */
-            host: string;
-            /**
-             * @description That of its database host.
-             * @example eu-central
-             */
-            region: string | null;
-            /** @description The block of its branches that lasts longest; each branch has its own. Null: none is blocked. */
-            blocked: {
-                /**
-                 * @description `import`: an import fills the branch, and opens it at its end. `following`: it follows a database elsewhere, and can be read. `until` of both moves on until then. The others are what it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. `connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many transactions hold on one row. `files`: its project has too many tables and indexes, and it made more.
-                 * @example disk
-                 * @enum {string}
-                 */
-                reason: "locks" | "connections" | "disk" | "transaction_ids" | "autovacuum" | "files" | "import" | "following";
-                /** Format: date-time */
-                until: string;
-            } | null;
-            /** Format: uuid */
-            created_by: string;
-            /** @example acme */
-            tenant_id: string;
-            /** Format: date-time */
-            created_at: string;
-            /** Format: date-time */
-            updated_at: string;
+        ProjectDetails: components["schemas"]["Project"] & {
             /**
              * @description The spares of its snapshots that are ready, of those that were asked for. Null: no number was asked for.
              * @example null
@@ -4189,193 +2904,13 @@ export interface components {
                  */
                 waiting_for: "making" | "use" | "clients" | "unused" | "room" | "files" | "limit" | "reflink" | "host" | null;
             } | null;
-            /**
-             * @description The times as of which its branches can be recovered, those from after the creation of each. Null: its database host keeps no past.
-             * @example {
-             *       "from": "2026-11-22T10:15:00.000000Z",
-             *       "until": "2026-11-23T10:15:00.000000Z"
-             *     }
-             */
+            /** @description The times as of which its branches can be recovered, those from after the creation of each. Null: its database host keeps no past. */
             recoverable: {
                 from: string;
                 until: string;
             } | null;
         };
-        ChangedProject: {
-            /** Format: uuid */
-            id: string;
-            /** @example Web shop */
-            name: string;
-            /**
-             * @description Part of every database name of the project.
-             * @example web_shop
-             */
-            app_key: string;
-            /**
-             * @description Environment; part of every database name.
-             * @example prod
-             */
-            env: string;
-            /**
-             * @description Storage quota of all branches together, in GiB.
-             * @example 0.5
-             */
-            storage_quota_gib: number;
-            /**
-             * @description Sizes of its creating, active and expired branches together, to the MiB; `usage` has the exact value.
-             * @example 25165824
-             */
-            storage_used_bytes: number;
-            /**
-             * @description `write_blocked`: only owner logins can write. `closed`: no login can be used, because usage exceeds twice the quota.
-             * @enum {string}
-             */
-            storage_state: "normal" | "warning" | "write_blocked" | "closed";
-            /**
-             * @example active
-             * @enum {string}
-             */
-            status: "creating" | "active" | "deleting" | "failed";
-            /**
-             * @description Branches that count against the limit: creating, active and expired ones.
-             * @example 2
-             */
-            branch_count: number;
-            /**
-             * @description How many of them have a lease.
-             * @example 1
-             */
-            leased_branch_count: number;
-            /**
-             * @description The most branches. The platform operator raises it, and may allow leased branches on top (`leased_branch_limit`).
-             * @example 10
-             */
-            branch_limit: number;
-            /**
-             * Format: date-time
-             * @description When the next of them is deleted by itself, at the end of a lease or of the retention of an expired branch. Null: none has such an end.
-             * @example null
-             */
-            next_slot_at: string | null;
-            /**
-             * @description Connection attempts a minute that each branch accepts from its admitted networks together, unless it has a limit of its own.
-             * @example 50
-             */
-            connection_attempts_per_minute: number;
-            /**
-             * @description Only owners, admins and API keys with the permission `data.full` get unmasked data. Everybody else gets branches with masked data, or without rows.
-             * @example false
-             */
-            masked_only: boolean;
-            /**
-             * @description Extensions that its databases were created with. Their owners can neither drop nor update them.
-             * @example [
-             *       "postgis"
-             *     ]
-             */
-            extensions: string[];
-            /**
-             * @description Approvals by other members that a change of `main` needs before it can be applied.
-             * @example 0
-             */
-            change_approvals: number;
-            /**
-             * @description Longest branch name whose database name fits into 63 characters.
-             * @example 43
-             */
-            max_slug_length: number;
-            /**
-             * @description When snapshots of `main` are taken. Null: never by themselves.
-             * @example null
-             */
-            snapshot_schedule: {
-                /**
-                 * @example 6h
-                 * @enum {string}
-                 */
-                every: "1h" | "6h" | "1d";
-                /**
-                 * @description Scheduled snapshots that are kept; the oldest is deleted first.
-                 * @example 7
-                 */
-                keep: number;
-                /**
-                 * @description Their values are replaced by the masking policy, and branches with masked data are clones of the newest one.
-                 * @example false
-                 */
-                masked?: boolean;
-            } | null;
-            /**
-             * @description Clones that the host keeps ready for the next branches of a snapshot, at most 32 in a project. `auto`: as many as were taken in the last minute, at most 8, and none for a snapshot that was unused for ten minutes.
-             * @example auto
-             */
-            spares: "auto" | number;
-            /**
-             * @description When a commit is confirmed: `async`: once the database host has it; `sync`: once the standby of that host has applied it too.
-             * @example async
-             * @enum {string}
-             */
-            durability: "async" | "sync";
-            /**
-             * @description `confirming`: the standby confirms each commit; `waiting`: the standby is away, and commits wait for it; `off`: commits are confirmed without it, because the durability is `async`, or no standby has caught up since its copy. Some seconds old.
-             * @example off
-             * @enum {string}
-             */
-            durability_state: "off" | "confirming" | "waiting";
-            /**
-             * @description Name of the database host.
-             * @example eu-1
-             */
-            host: string;
-            /**
-             * @description That of its database host.
-             * @example eu-central
-             */
-            region: string | null;
-            /** @description The block of its branches that lasts longest; each branch has its own. Null: none is blocked. */
-            blocked: {
-                /**
-                 * @description `import`: an import fills the branch, and opens it at its end. `following`: it follows a database elsewhere, and can be read. `until` of both moves on until then. The others are what it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. `connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many transactions hold on one row. `files`: its project has too many tables and indexes, and it made more.
-                 * @example disk
-                 * @enum {string}
-                 */
-                reason: "locks" | "connections" | "disk" | "transaction_ids" | "autovacuum" | "files" | "import" | "following";
-                /** Format: date-time */
-                until: string;
-            } | null;
-            /** Format: uuid */
-            created_by: string;
-            /** @example acme */
-            tenant_id: string;
-            /** Format: date-time */
-            created_at: string;
-            /** Format: date-time */
-            updated_at: string;
-            /**
-             * @description The spares of its snapshots that are ready, of those that were asked for. Null: no number was asked for.
-             * @example null
-             */
-            spares_state: {
-                wanted: number;
-                ready: number;
-                /**
-                 * @description `making`: The host makes them one after another. `use`: No branch was made of a snapshot of the project in the last ten minutes. `clients`: Clients of the host work, so it makes one and then rests. `unused`: Spares that nobody took were dropped, so the host makes one every five seconds. `room`: The disk of the host was short, so it makes none for a minute. `files`: The snapshot has more than 2,000 files. `limit`: The tenant or the host has as many as it may have. `reflink`: Clones of this host share no blocks, so it makes none. `host`: The host does not answer.
-                 * @example null
-                 * @enum {string|null}
-                 */
-                waiting_for: "making" | "use" | "clients" | "unused" | "room" | "files" | "limit" | "reflink" | "host" | null;
-            } | null;
-            /**
-             * @description The times as of which its branches can be recovered, those from after the creation of each. Null: its database host keeps no past.
-             * @example {
-             *       "from": "2026-11-22T10:15:00.000000Z",
-             *       "until": "2026-11-23T10:15:00.000000Z"
-             *     }
-             */
-            recoverable: {
-                from: string;
-                until: string;
-            } | null;
+        ChangedProject: components["schemas"]["ProjectDetails"] & {
             /** @description Another project that you can see has the same name, or passwords that were given out before still lead to unmasked data. */
             warning?: string;
             /**
@@ -4384,70 +2919,7 @@ export interface components {
              */
             credentials_rotated?: number;
         };
-        ProjectDeletion: {
-            /** Format: uuid */
-            id: string;
-            /** Format: uuid */
-            project_id: string;
-            /**
-             * Format: uuid
-             * @description Null: the job is about the whole project, or about a batch of branches.
-             */
-            branch_id: string | null;
-            /**
-             * @example branch.create
-             * @enum {string}
-             */
-            kind: "project.create" | "branch.create" | "branch.delete" | "branch.reset" | "branch.restore" | "branch.rename" | "branch.diff" | "branch.try" | "change.rehearse" | "change.apply" | "change.undo" | "branch.import" | "follow.start" | "follow.cutover" | "follow.stop" | "snapshot.create" | "snapshot.delete" | "project.delete" | "project.move";
-            /**
-             * @example succeeded
-             * @enum {string}
-             */
-            status: "queued" | "running" | "succeeded" | "failed";
-            /** @description Empty until the job runs. */
-            steps: {
-                /** @example clone */
-                name: string;
-                /**
-                 * @example succeeded
-                 * @enum {string}
-                 */
-                status: "pending" | "running" | "succeeded" | "failed";
-                /** Format: date-time */
-                started_at: string | null;
-                /** Format: date-time */
-                finished_at: string | null;
-                /** @description How much of it is done, as its host estimates. Only while it is running, and of long work. */
-                percent?: number;
-                /** @description Of an import: how far its tables are, those that are being copied first, then the largest. The rows of a table that is not copied yet are an estimate. */
-                tables?: {
-                    schema: string;
-                    table: string;
-                    /** @enum {string} */
-                    state: "waiting" | "copying" | "copied";
-                    rows: number;
-                    percent: number;
-                }[];
-                /**
-                 * @description Of the clone of a branch: `spare` if the host had one ready.
-                 * @example spare
-                 * @enum {string}
-                 */
-                created_by?: "clone" | "spare";
-                /** @description What was left out of an import. */
-                warnings?: string[];
-            }[];
-            /** @example null */
-            error: {
-                code: string;
-                message: string;
-            } | null;
-            /** @description Failed attempts so far. */
-            attempts: number;
-            /** Format: date-time */
-            created_at: string;
-            /** Format: date-time */
-            updated_at: string;
+        ProjectDeletion: components["schemas"]["Job"] & {
             /**
              * Format: date-time
              * @description Until when its data is in the copies and the log from which the database host recovers other projects. No request recovers this one. Null: the host keeps no past.
@@ -4464,133 +2936,7 @@ export interface components {
             /** @description The owner of a branch can create it. PostgreSQL trusts it, or the operator of the host has allowed it. All others need a superuser. */
             trusted: boolean;
         };
-        Branch: {
-            /** Format: uuid */
-            id: string;
-            /** Format: uuid */
-            project_id: string;
-            /**
-             * Format: uuid
-             * @description The branch that this one was cloned from.
-             */
-            parent_branch_id: string | null;
-            /** @example checkout-redesign */
-            branch_name: string;
-            /** @example db_web_shop_prod_br_checkout-redesign */
-            database_name: string;
-            /**
-             * @description The database that was cloned.
-             * @example db_web_shop_prod
-             */
-            source_database: string;
-            /**
-             * @example active
-             * @enum {string}
-             */
-            status: "creating" | "active" | "expired" | "deleting" | "deleted" | "failed";
-            /**
-             * @description `custom`: created with `ttl_seconds`.
-             * @enum {string}
-             */
-            lifespan: "7d" | "1m" | "6m" | "1y" | "forever" | "custom";
-            /**
-             * Format: date-time
-             * @description Null: the branch does not expire.
-             */
-            expires_at: string | null;
-            /**
-             * @description Length of the lifespan in seconds. Null: the branch does not expire.
-             * @example 604800
-             */
-            ttl_seconds: number | null;
-            /**
-             * @description Length of the lease in seconds. Null: the branch has no lease.
-             * @example null
-             */
-            lease_seconds: number | null;
-            /**
-             * Format: date-time
-             * @description The branch is deleted then, unless its lease is renewed. Null: it has no lease.
-             * @example null
-             */
-            lease_ends_at: string | null;
-            /**
-             * @description Up to 16 pairs of texts, each text of at most 63 bytes.
-             * @example {
-             *       "pr": "7"
-             *     }
-             */
-            labels: {
-                [key: string]: string;
-            };
-            /**
-             * @description `full`: everything. `masked`: the columns with a rule of the masking policy have other values. `none`: no rows, but for those of `keep_tables`.
-             * @example full
-             * @enum {string}
-             */
-            data: "full" | "masked" | "none";
-            /**
-             * @description The tables whose rows were kept, if `data` is `none`.
-             * @example []
-             */
-            keep_tables: string[];
-            /**
-             * @description The version of the policy. Null unless it is masked.
-             * @example null
-             */
-            masking_version: number | null;
-            /**
-             * Format: date-time
-             * @description When its values had been compared with those of the source. Null if they are the same, or it is being made.
-             */
-            checked_at: string | null;
-            /**
-             * @description Connection attempts a minute that the branch accepts from its admitted networks together, successful ones included.
-             * @example 50
-             */
-            connection_attempts_per_minute: number;
-            /**
-             * @description Settings of PostgreSQL that every new session of the branch has.
-             * @example {
-             *       "search_path": "app, public"
-             *     }
-             */
-            settings: {
-                /** @example app, public */
-                search_path?: string;
-                /** @example Europe/Berlin */
-                TimeZone?: string;
-                /** @example ISO, DMY */
-                DateStyle?: string;
-                /** @enum {string} */
-                IntervalStyle?: "postgres" | "postgres_verbose" | "sql_standard" | "iso_8601";
-                /** @example 30s */
-                lock_timeout?: string;
-                /** @example 30s */
-                statement_timeout?: string;
-                /** @example 30s */
-                idle_in_transaction_session_timeout?: string;
-                /** @enum {string} */
-                default_transaction_isolation?: "read committed" | "repeatable read" | "serializable";
-                /** @enum {string} */
-                client_min_messages?: "debug1" | "log" | "notice" | "warning" | "error";
-            };
-            /**
-             * @description True for `main` only.
-             * @example false
-             */
-            is_default: boolean;
-            /**
-             * @description It cannot be deleted, neither by a request nor at the end of its lease or of its retention, and a reset needs its name as `confirm`. True for `main`, always.
-             * @example false
-             */
-            protected: boolean;
-            /** Format: uuid */
-            created_by: string;
-            /** @example acme */
-            tenant_id: string;
-            /** Format: date-time */
-            created_at: string;
+        Branch: components["schemas"]["CreatedBranch"] & {
             /**
              * Format: date-time
              * @description When this expired branch will be deleted; of a deleted branch, until when it can be restored. Null: neither, or the branch is protected.
@@ -4658,311 +3004,14 @@ export interface components {
              */
             recoverable_until: string | null;
         };
-        BranchCreation: {
-            /** Format: uuid */
-            id: string;
-            /** Format: uuid */
-            project_id: string;
-            /**
-             * Format: uuid
-             * @description The branch that this one was cloned from.
-             */
-            parent_branch_id: string | null;
-            /** @example checkout-redesign */
-            branch_name: string;
-            /** @example db_web_shop_prod_br_checkout-redesign */
-            database_name: string;
-            /**
-             * @description The database that was cloned.
-             * @example db_web_shop_prod
-             */
-            source_database: string;
-            /**
-             * @example active
-             * @enum {string}
-             */
-            status: "creating" | "active" | "expired" | "deleting" | "deleted" | "failed";
-            /**
-             * @description `custom`: created with `ttl_seconds`.
-             * @enum {string}
-             */
-            lifespan: "7d" | "1m" | "6m" | "1y" | "forever" | "custom";
-            /**
-             * Format: date-time
-             * @description Null: the branch does not expire.
-             */
-            expires_at: string | null;
-            /**
-             * @description Length of the lifespan in seconds. Null: the branch does not expire.
-             * @example 604800
-             */
-            ttl_seconds: number | null;
-            /**
-             * @description Length of the lease in seconds. Null: the branch has no lease.
-             * @example null
-             */
-            lease_seconds: number | null;
-            /**
-             * Format: date-time
-             * @description The branch is deleted then, unless its lease is renewed. Null: it has no lease.
-             * @example null
-             */
-            lease_ends_at: string | null;
-            /**
-             * @description Up to 16 pairs of texts, each text of at most 63 bytes.
-             * @example {
-             *       "pr": "7"
-             *     }
-             */
-            labels: {
-                [key: string]: string;
-            };
-            /**
-             * @description `full`: everything. `masked`: the columns with a rule of the masking policy have other values. `none`: no rows, but for those of `keep_tables`.
-             * @example full
-             * @enum {string}
-             */
-            data: "full" | "masked" | "none";
-            /**
-             * @description The tables whose rows were kept, if `data` is `none`.
-             * @example []
-             */
-            keep_tables: string[];
-            /**
-             * @description The version of the policy. Null unless it is masked.
-             * @example null
-             */
-            masking_version: number | null;
-            /**
-             * Format: date-time
-             * @description When its values had been compared with those of the source. Null if they are the same, or it is being made.
-             */
-            checked_at: string | null;
-            /**
-             * @description Connection attempts a minute that the branch accepts from its admitted networks together, successful ones included.
-             * @example 50
-             */
-            connection_attempts_per_minute: number;
-            /**
-             * @description Settings of PostgreSQL that every new session of the branch has.
-             * @example {
-             *       "search_path": "app, public"
-             *     }
-             */
-            settings: {
-                /** @example app, public */
-                search_path?: string;
-                /** @example Europe/Berlin */
-                TimeZone?: string;
-                /** @example ISO, DMY */
-                DateStyle?: string;
-                /** @enum {string} */
-                IntervalStyle?: "postgres" | "postgres_verbose" | "sql_standard" | "iso_8601";
-                /** @example 30s */
-                lock_timeout?: string;
-                /** @example 30s */
-                statement_timeout?: string;
-                /** @example 30s */
-                idle_in_transaction_session_timeout?: string;
-                /** @enum {string} */
-                default_transaction_isolation?: "read committed" | "repeatable read" | "serializable";
-                /** @enum {string} */
-                client_min_messages?: "debug1" | "log" | "notice" | "warning" | "error";
-            };
-            /**
-             * @description True for `main` only.
-             * @example false
-             */
-            is_default: boolean;
-            /**
-             * @description It cannot be deleted, neither by a request nor at the end of its lease or of its retention, and a reset needs its name as `confirm`. True for `main`, always.
-             * @example false
-             */
-            protected: boolean;
-            /** Format: uuid */
-            created_by: string;
-            /** @example acme */
-            tenant_id: string;
-            /** Format: date-time */
-            created_at: string;
+        BranchCreation: components["schemas"]["BatchBranch"] & {
             /** @description False: the branch existed before the request. */
             created: boolean;
-            /** @description Only if the request includes them. */
-            credentials?: {
-                /** Format: uuid */
-                project_id: string;
-                /** Format: uuid */
-                branch_id: string;
-                /** @example checkout-redesign */
-                branch_name: string;
-                /** @example db_web_shop_prod_br_checkout-redesign */
-                database: string;
-                /**
-                 * @description Name of an environment variable for the pooled URL.
-                 * @example DATABASE_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN
-                 */
-                runtime_key: string;
-                /**
-                 * @description Name of an environment variable for the direct URL.
-                 * @example DIRECT_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN
-                 */
-                direct_key: string;
-                /**
-                 * @description Through the pooler, as the read-write login; as another login on request. Settings (`SET`), temporary tables and session locks of a client reach the next client of the same login: use `SET LOCAL`, and `ON COMMIT DROP` for temporary tables.
-                 * @example postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_rw:PASSWORD@eu-1.db.example.com:6432/db_web_shop_prod_br_checkout-redesign?sslmode=require
-                 */
-                database_url: string;
-                /**
-                 * @description Directly to PostgreSQL, as the owner login; as the read-only login on request.
-                 * @example postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_owner:PASSWORD@eu-1.db.example.com:5432/db_web_shop_prod_br_checkout-redesign?sslmode=require
-                 */
-                direct_url: string;
-                /**
-                 * @description The certificate of the authority to trust for these URLs, in PEM format: `sslrootcert` of libpq, `NODE_EXTRA_CA_CERTS` of Node. Null: a public authority, which clients trust already.
-                 * @example null
-                 */
-                ca_certificate: string | null;
-                /** @description Present if no network rule lets an address of the caller connect, with the call that adds one. */
-                warning?: string;
-                /**
-                 * @description The addresses that the warning is about, as networks.
-                 * @example [
-                 *       "203.0.113.7/32"
-                 *     ]
-                 */
-                missing_networks?: string[];
-            };
         };
         BatchCreation: {
             branches: components["schemas"]["BatchBranch"][];
         };
-        BatchBranch: {
-            /** Format: uuid */
-            id: string;
-            /** Format: uuid */
-            project_id: string;
-            /**
-             * Format: uuid
-             * @description The branch that this one was cloned from.
-             */
-            parent_branch_id: string | null;
-            /** @example checkout-redesign */
-            branch_name: string;
-            /** @example db_web_shop_prod_br_checkout-redesign */
-            database_name: string;
-            /**
-             * @description The database that was cloned.
-             * @example db_web_shop_prod
-             */
-            source_database: string;
-            /**
-             * @example active
-             * @enum {string}
-             */
-            status: "creating" | "active" | "expired" | "deleting" | "deleted" | "failed";
-            /**
-             * @description `custom`: created with `ttl_seconds`.
-             * @enum {string}
-             */
-            lifespan: "7d" | "1m" | "6m" | "1y" | "forever" | "custom";
-            /**
-             * Format: date-time
-             * @description Null: the branch does not expire.
-             */
-            expires_at: string | null;
-            /**
-             * @description Length of the lifespan in seconds. Null: the branch does not expire.
-             * @example 604800
-             */
-            ttl_seconds: number | null;
-            /**
-             * @description Length of the lease in seconds. Null: the branch has no lease.
-             * @example null
-             */
-            lease_seconds: number | null;
-            /**
-             * Format: date-time
-             * @description The branch is deleted then, unless its lease is renewed. Null: it has no lease.
-             * @example null
-             */
-            lease_ends_at: string | null;
-            /**
-             * @description Up to 16 pairs of texts, each text of at most 63 bytes.
-             * @example {
-             *       "pr": "7"
-             *     }
-             */
-            labels: {
-                [key: string]: string;
-            };
-            /**
-             * @description `full`: everything. `masked`: the columns with a rule of the masking policy have other values. `none`: no rows, but for those of `keep_tables`.
-             * @example full
-             * @enum {string}
-             */
-            data: "full" | "masked" | "none";
-            /**
-             * @description The tables whose rows were kept, if `data` is `none`.
-             * @example []
-             */
-            keep_tables: string[];
-            /**
-             * @description The version of the policy. Null unless it is masked.
-             * @example null
-             */
-            masking_version: number | null;
-            /**
-             * Format: date-time
-             * @description When its values had been compared with those of the source. Null if they are the same, or it is being made.
-             */
-            checked_at: string | null;
-            /**
-             * @description Connection attempts a minute that the branch accepts from its admitted networks together, successful ones included.
-             * @example 50
-             */
-            connection_attempts_per_minute: number;
-            /**
-             * @description Settings of PostgreSQL that every new session of the branch has.
-             * @example {
-             *       "search_path": "app, public"
-             *     }
-             */
-            settings: {
-                /** @example app, public */
-                search_path?: string;
-                /** @example Europe/Berlin */
-                TimeZone?: string;
-                /** @example ISO, DMY */
-                DateStyle?: string;
-                /** @enum {string} */
-                IntervalStyle?: "postgres" | "postgres_verbose" | "sql_standard" | "iso_8601";
-                /** @example 30s */
-                lock_timeout?: string;
-                /** @example 30s */
-                statement_timeout?: string;
-                /** @example 30s */
-                idle_in_transaction_session_timeout?: string;
-                /** @enum {string} */
-                default_transaction_isolation?: "read committed" | "repeatable read" | "serializable";
-                /** @enum {string} */
-                client_min_messages?: "debug1" | "log" | "notice" | "warning" | "error";
-            };
-            /**
-             * @description True for `main` only.
-             * @example false
-             */
-            is_default: boolean;
-            /**
-             * @description It cannot be deleted, neither by a request nor at the end of its lease or of its retention, and a reset needs its name as `confirm`. True for `main`, always.
-             * @example false
-             */
-            protected: boolean;
-            /** Format: uuid */
-            created_by: string;
-            /** @example acme */
-            tenant_id: string;
-            /** Format: date-time */
-            created_at: string;
+        BatchBranch: components["schemas"]["CreatedBranch"] & {
             /** @description Only if the request includes them. */
             credentials?: {
                 /** Format: uuid */
@@ -5000,12 +3049,7 @@ export interface components {
                 ca_certificate: string | null;
                 /** @description Present if no network rule lets an address of the caller connect, with the call that adds one. */
                 warning?: string;
-                /**
-                 * @description The addresses that the warning is about, as networks.
-                 * @example [
-                 *       "203.0.113.7/32"
-                 *     ]
-                 */
+                /** @description The addresses that the warning is about, as networks. */
                 missing_networks?: string[];
             };
         };
@@ -5116,176 +3160,7 @@ export interface components {
                 updated_at: string;
             } | null;
         };
-        BranchReset: {
-            /** Format: uuid */
-            id: string;
-            /** Format: uuid */
-            project_id: string;
-            /**
-             * Format: uuid
-             * @description The branch that this one was cloned from.
-             */
-            parent_branch_id: string | null;
-            /** @example checkout-redesign */
-            branch_name: string;
-            /** @example db_web_shop_prod_br_checkout-redesign */
-            database_name: string;
-            /**
-             * @description The database that was cloned.
-             * @example db_web_shop_prod
-             */
-            source_database: string;
-            /**
-             * @example active
-             * @enum {string}
-             */
-            status: "creating" | "active" | "expired" | "deleting" | "deleted" | "failed";
-            /**
-             * @description `custom`: created with `ttl_seconds`.
-             * @enum {string}
-             */
-            lifespan: "7d" | "1m" | "6m" | "1y" | "forever" | "custom";
-            /**
-             * Format: date-time
-             * @description Null: the branch does not expire.
-             */
-            expires_at: string | null;
-            /**
-             * @description Length of the lifespan in seconds. Null: the branch does not expire.
-             * @example 604800
-             */
-            ttl_seconds: number | null;
-            /**
-             * @description Length of the lease in seconds. Null: the branch has no lease.
-             * @example null
-             */
-            lease_seconds: number | null;
-            /**
-             * Format: date-time
-             * @description The branch is deleted then, unless its lease is renewed. Null: it has no lease.
-             * @example null
-             */
-            lease_ends_at: string | null;
-            /**
-             * @description Up to 16 pairs of texts, each text of at most 63 bytes.
-             * @example {
-             *       "pr": "7"
-             *     }
-             */
-            labels: {
-                [key: string]: string;
-            };
-            /**
-             * @description `full`: everything. `masked`: the columns with a rule of the masking policy have other values. `none`: no rows, but for those of `keep_tables`.
-             * @example full
-             * @enum {string}
-             */
-            data: "full" | "masked" | "none";
-            /**
-             * @description The tables whose rows were kept, if `data` is `none`.
-             * @example []
-             */
-            keep_tables: string[];
-            /**
-             * @description The version of the policy. Null unless it is masked.
-             * @example null
-             */
-            masking_version: number | null;
-            /**
-             * Format: date-time
-             * @description When its values had been compared with those of the source. Null if they are the same, or it is being made.
-             */
-            checked_at: string | null;
-            /**
-             * @description Connection attempts a minute that the branch accepts from its admitted networks together, successful ones included.
-             * @example 50
-             */
-            connection_attempts_per_minute: number;
-            /**
-             * @description Settings of PostgreSQL that every new session of the branch has.
-             * @example {
-             *       "search_path": "app, public"
-             *     }
-             */
-            settings: {
-                /** @example app, public */
-                search_path?: string;
-                /** @example Europe/Berlin */
-                TimeZone?: string;
-                /** @example ISO, DMY */
-                DateStyle?: string;
-                /** @enum {string} */
-                IntervalStyle?: "postgres" | "postgres_verbose" | "sql_standard" | "iso_8601";
-                /** @example 30s */
-                lock_timeout?: string;
-                /** @example 30s */
-                statement_timeout?: string;
-                /** @example 30s */
-                idle_in_transaction_session_timeout?: string;
-                /** @enum {string} */
-                default_transaction_isolation?: "read committed" | "repeatable read" | "serializable";
-                /** @enum {string} */
-                client_min_messages?: "debug1" | "log" | "notice" | "warning" | "error";
-            };
-            /**
-             * @description True for `main` only.
-             * @example false
-             */
-            is_default: boolean;
-            /**
-             * @description It cannot be deleted, neither by a request nor at the end of its lease or of its retention, and a reset needs its name as `confirm`. True for `main`, always.
-             * @example false
-             */
-            protected: boolean;
-            /** Format: uuid */
-            created_by: string;
-            /** @example acme */
-            tenant_id: string;
-            /** Format: date-time */
-            created_at: string;
-            /**
-             * Format: date-time
-             * @description When this expired branch will be deleted; of a deleted branch, until when it can be restored. Null: neither, or the branch is protected.
-             */
-            deletes_at: string | null;
-            /** Format: date-time */
-            updated_at: string;
-            /** @description The database host accepts no connections to the branch until then: an import fills it, or its sessions took too much of what all branches of the host share. Null: not blocked. */
-            blocked: {
-                /**
-                 * @description `import`: an import fills the branch, and opens it at its end. `following`: it follows a database elsewhere, and can be read. `until` of both moves on until then. The others are what it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. `connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many transactions hold on one row. `files`: its project has too many tables and indexes, and it made more.
-                 * @example disk
-                 * @enum {string}
-                 */
-                reason: "locks" | "connections" | "disk" | "transaction_ids" | "autovacuum" | "files" | "import" | "following";
-                /** Format: date-time */
-                until: string;
-            } | null;
-            /**
-             * Format: date-time
-             * @description Connections are refused until then, because of too many connection attempts. Null: they are not.
-             */
-            connections_blocked_until: string | null;
-            /** @description The networks that are refused because of too many connection attempts. PostgreSQL reports such a refusal as `pg_hba.conf rejects connection` or `no pg_hba.conf entry`. */
-            closed_to: {
-                /**
-                 * @description Null: every network.
-                 * @example 203.0.113.7/32
-                 */
-                network: string | null;
-                /** Format: date-time */
-                until: string;
-                /**
-                 * @description The attempts a minute that it reached.
-                 * @example 50
-                 */
-                attempts: number;
-                /**
-                 * @description The same for a person, with what to do.
-                 * @example Closed to 203.0.113.7/32 until 12:01:00 UTC, after 50 connection attempts in a minute. Raise connection_attempts_per_minute of the branch to open it now.
-                 */
-                message: string;
-            }[];
+        BranchReset: components["schemas"]["Branch"] & {
             /**
              * Format: uuid
              * @description The snapshot with what the branch held before. Null: it held nothing that could be kept.
@@ -5426,20 +3301,10 @@ export interface components {
             ca_certificate: string | null;
             /** @description Present if no network rule lets an address of the caller connect, with the call that adds one. */
             warning?: string;
-            /**
-             * @description The addresses that the warning is about, as networks.
-             * @example [
-             *       "203.0.113.7/32"
-             *     ]
-             */
+            /** @description The addresses that the warning is about, as networks. */
             missing_networks?: string[];
         };
         /**
-         * @example {
-         *       "roles": [
-         *         "read_only"
-         *       ]
-         *     }
          */
         RotationRequest: {
             /** @description The logins that get new passwords, each at most once. Default: all three. */
@@ -5611,35 +3476,7 @@ export interface components {
                 [key: string]: string | number | boolean | null;
             };
         };
-        QueryResult: {
-            columns: {
-                name: string;
-                type: string;
-            }[];
-            /**
-             * @description One array per row, because columns can have the same name.
-             * @example [
-             *       [
-             *         7,
-             *         "Seven"
-             *       ]
-             *     ]
-             */
-            rows: (string | number | boolean | null)[][];
-            /** @description The statement returned more rows than fit into 1 MiB, or into its part of it. */
-            has_more: boolean;
-            /** @description Cells whose value was cut, by their indexes. */
-            truncated: {
-                row: number;
-                column: number;
-            }[];
-            /**
-             * @description The kind of statement.
-             * @example SELECT
-             */
-            command: string | null;
-            /** @description Rows that the statement returned or changed; null if it has no count, or was ended early. */
-            row_count: number | null;
+        QueryResult: components["schemas"]["StatementResult"] & {
             /** @description Of a text with several statements: the result of each, in their order. The other fields are those of the last one. */
             results?: components["schemas"]["StatementResult"][];
         };
@@ -5648,15 +3485,7 @@ export interface components {
                 name: string;
                 type: string;
             }[];
-            /**
-             * @description One array per row, because columns can have the same name.
-             * @example [
-             *       [
-             *         7,
-             *         "Seven"
-             *       ]
-             *     ]
-             */
+            /** @description One array per row, because columns can have the same name. */
             rows: (string | number | boolean | null)[][];
             /** @description The statement returned more rows than fit into 1 MiB, or into its part of it. */
             has_more: boolean;
@@ -5991,85 +3820,7 @@ export interface components {
             /** @description Milliseconds with the copy and the comparison. */
             total_ms: number;
         };
-        Change: {
-            /** Format: uuid */
-            id: string;
-            /** Format: uuid */
-            project_id: string;
-            /**
-             * @description `planned`: to be rehearsed. `stopped`: its application has ended early, and can be continued. `failed`: PostgreSQL refused a statement. `applied_with_differences`: every statement ran, and the schema of `main` is another one than that of the rehearsed clone.
-             * @enum {string}
-             */
-            state: "planned" | "rehearsed" | "approved" | "scheduled" | "applying" | "stopped" | "failed" | "applied" | "applied_with_differences" | "undoing" | "undone" | "closed";
-            /** @description The schema of `main` was another one than that of the plan when it was last compared. Rehearse the change to plan it again. */
-            stale: boolean;
-            /** @description The branch that it was made from, which may be deleted by now. */
-            source: {
-                /** Format: uuid */
-                branch_id: string;
-                branch_name: string;
-            } | null;
-            /** @description Of the plan. An approval counts for one digest. */
-            digest: string;
-            statement_count: number;
-            /** @description Statements that are applied to `main`. */
-            applied_count: number;
-            /** @description The longest time that a step held a lock that blocks writers, when it was rehearsed: what `budget_ms` has to allow. Null: not rehearsed. */
-            longest_lock_ms: number | null;
-            approvals_required: number;
-            approvals: {
-                /** Format: uuid */
-                user_id: string;
-                email: string;
-                /** Format: date-time */
-                approved_at: string;
-                /** @description It is of the present plan. */
-                counts: boolean;
-            }[];
-            /** @description Null: nobody has applied it. */
-            application: {
-                lock_timeout_ms: number;
-                attempts: number;
-                budget_ms: number;
-                accept_outage: boolean;
-                /**
-                 * Format: date-time
-                 * @description When a scheduled change is due.
-                 */
-                at: string | null;
-                /** Format: date-time */
-                ended_at: string | null;
-                /**
-                 * @description Why it stopped or failed. `not_allowed`: when it was due, it could not begin, for instance because it lacked an approval.
-                 * @enum {string|null}
-                 */
-                reason: "stale" | "lock_timeout" | "over_budget" | "source_busy" | "interrupted" | "refused" | "not_allowed" | null;
-                error: {
-                    /** @description Its `position`. */
-                    statement: number;
-                    sqlstate: string | null;
-                    /** @description Of PostgreSQL. Null for those who get masked data only: it can quote a row. */
-                    message: string | null;
-                } | null;
-            } | null;
-            /**
-             * Format: uuid
-             * @description What `main` held before the first statement, for 24 hours: an undo goes back to it.
-             */
-            safety_snapshot_id: string | null;
-            /** @description For which the pooled clients of `main` waited while that snapshot was taken. */
-            paused_ms: number | null;
-            /**
-             * Format: uuid
-             * @description The last job of the change.
-             */
-            job_id: string | null;
-            /** Format: uuid */
-            created_by: string;
-            /** Format: date-time */
-            created_at: string;
-            /** Format: date-time */
-            updated_at: string;
+        Change: components["schemas"]["ChangeSummary"] & {
             statements: {
                 /** @description From 1. */
                 position: number;
@@ -6407,12 +4158,7 @@ export interface components {
         NamedNetwork: {
             /** @enum {string} */
             network: "cloudflare" | "github-actions";
-            /**
-             * @description What a rule with the name admits now. Empty: no rule had the name yet.
-             * @example [
-             *       "173.245.48.0/20"
-             *     ]
-             */
+            /** @description What a rule with the name admits now. Empty: no rule had the name yet. */
             cidrs: string[];
             /**
              * Format: date-time
@@ -6761,26 +4507,7 @@ export interface components {
              */
             problem: "base_copy_missing" | "log_unreadable" | "content_differs" | "not_copied" | null;
         };
-        CreatedWebhook: {
-            /** Format: uuid */
-            id: string;
-            /** @example https://ci.example/hooks/branchgate */
-            url: string;
-            events: ("project.changed" | "branch.changed" | "network_rule.changed" | "snapshot.changed" | "job.changed" | "storage.changed" | "follow.changed" | "change.changed" | "project.failed_over")[];
-            /**
-             * Format: uuid
-             * @description Null: every project of the tenant.
-             */
-            project_id: string | null;
-            /**
-             * Format: date-time
-             * @description Set after three days in which every delivery failed. Create the webhook again to resume.
-             */
-            disabled_at: string | null;
-            /** Format: uuid */
-            created_by: string;
-            /** Format: date-time */
-            created_at: string;
+        CreatedWebhook: components["schemas"]["Webhook"] & {
             /**
              * @description The signing secret (Standard Webhooks). Shown only here, and again to a repeated request with the same `Idempotency-Key`.
              * @example whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD8kH0Z2c0Xq4=
@@ -6872,12 +4599,7 @@ export interface components {
                      * @description Null: the branch does not expire.
                      */
                     expires_at: string | null;
-                    /**
-                     * @description Up to 16 pairs of texts, each text of at most 63 bytes.
-                     * @example {
-                     *       "pr": "7"
-                     *     }
-                     */
+                    /** @description Up to 16 pairs of texts, each text of at most 63 bytes. */
                     labels: {
                         [key: string]: string;
                     };
@@ -7172,13 +4894,7 @@ export interface components {
              * @example 0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11
              */
             request_id: string | null;
-            /**
-             * @description Details that depend on `name`.
-             * @example {
-             *       "from": "7d",
-             *       "to": "1m"
-             *     }
-             */
+            /** @description Details that depend on `name`. */
             metadata: {
                 [key: string]: unknown;
             };
@@ -7217,19 +4933,9 @@ export interface components {
             /** Format: date-time */
             created_at: string;
         };
-        Invitation: {
-            /** Format: uuid */
-            id: string;
-            /** @example grace@example.com */
-            email: string;
-            /** @example operator */
-            role: string;
+        Invitation: components["schemas"]["OwnerInvitation"] & {
             /** Format: uuid */
             invited_by: string;
-            /** Format: date-time */
-            expires_at: string;
-            /** Format: date-time */
-            created_at: string;
         };
         LoginResponse: {
             access_token: string | null;
@@ -7288,9 +4994,6 @@ export interface components {
             /** @example groups */
             role_claim: string | null;
             /**
-             * @example {
-             *       "branchgate-admins": "admin"
-             *     }
              */
             roles: {
                 [key: string]: "owner" | "admin" | "operator" | "viewer";
@@ -7312,20 +5015,6 @@ export interface components {
             updated_at: string;
         };
         /**
-         * @example {
-         *       "name": "Acme",
-         *       "issuer": "https://login.example.com",
-         *       "client_id": "branchgate",
-         *       "client_secret": "a secret of the client",
-         *       "domains": [
-         *         "example.com"
-         *       ],
-         *       "default_role": "viewer",
-         *       "role_claim": "groups",
-         *       "roles": {
-         *         "branchgate-admins": "admin"
-         *       }
-         *     }
          */
         NewIdentityProvider: {
             /**
@@ -7340,12 +5029,7 @@ export interface components {
             name: string;
             /** @example branchgate */
             client_id: string;
-            /**
-             * @description E-mail domains of its people.
-             * @example [
-             *       "example.com"
-             *     ]
-             */
+            /** @description E-mail domains of its people. */
             domains: string[];
             /**
              * @description The role of a person whose claim matches none of `roles`.
@@ -7363,9 +5047,6 @@ export interface components {
             /**
              * @description Role by value of the claim. The first match applies, in the order given here.
              * @default {}
-             * @example {
-             *       "branchgate-admins": "admin"
-             *     }
              */
             roles?: {
                 [key: string]: "owner" | "admin" | "operator" | "viewer";
@@ -7379,11 +5060,6 @@ export interface components {
             client_secret: string;
         };
         /**
-         * @example {
-         *       "roles": {
-         *         "branchgate-admins": "admin"
-         *       }
-         *     }
          */
         IdentityProviderChange: {
             /**
@@ -7393,12 +5069,7 @@ export interface components {
             name?: string;
             /** @example branchgate */
             client_id?: string;
-            /**
-             * @description E-mail domains of its people.
-             * @example [
-             *       "example.com"
-             *     ]
-             */
+            /** @description E-mail domains of its people. */
             domains?: string[];
             /**
              * @description The role of a person whose claim matches none of `roles`.
@@ -7411,12 +5082,7 @@ export interface components {
              * @example groups
              */
             role_claim?: string | null;
-            /**
-             * @description Role by value of the claim. The first match applies, in the order given here.
-             * @example {
-             *       "branchgate-admins": "admin"
-             *     }
-             */
+            /** @description Role by value of the claim. The first match applies, in the order given here. */
             roles?: {
                 [key: string]: "owner" | "admin" | "operator" | "viewer";
             };
@@ -7456,18 +5122,7 @@ export interface components {
             /** @description Whether an owner can sign in while the provider is away. */
             has_recovery_code: boolean;
         };
-        ChangedTenantSettings: {
-            /** @example acme */
-            tenant_id: string;
-            /**
-             * @description As the operator named it.
-             * @example Acme Ltd.
-             */
-            name: string | null;
-            /** @description Whether people with an address in a verified domain can sign in by the identity provider of the tenant only. */
-            sso_required: boolean;
-            /** @description Whether an owner can sign in while the provider is away. */
-            has_recovery_code: boolean;
+        ChangedTenantSettings: components["schemas"]["TenantSettings"] & {
             /**
              * @description With it, one owner can sign in once while the provider is away. Shown only when it is made.
              * @example k3ud-7xqa-m2pz-w5tc
@@ -7475,14 +5130,7 @@ export interface components {
             recovery_code: string | null;
         };
         SignInMethods: {
-            /**
-             * @description Ways to sign in: with a password, a mailed code, the identity provider of the gateway (`auth/idp/login`), or that of a company (`sso`).
-             * @example [
-             *       "password",
-             *       "code",
-             *       "sso"
-             *     ]
-             */
+            /** @description Ways to sign in: with a password, a mailed code, the identity provider of the gateway (`auth/idp/login`), or that of a company (`sso`). */
             methods: ("password" | "code" | "idp" | "sso")[];
             sso: {
                 /** @example Acme */
@@ -7538,62 +5186,7 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
-        CreatedApiKey: {
-            /**
-             * @description The readable part of the key.
-             * @example k3v7q2xw5mza4d6b
-             */
-            id: string;
-            /** @example CI */
-            name: string;
-            /**
-             * @description At most the role of the caller. If the role of its creator becomes lower, that role applies.
-             * @example operator
-             * @enum {string}
-             */
-            role: "owner" | "admin" | "operator" | "viewer";
-            /**
-             * @example [
-             *       "branchgate:write"
-             *     ]
-             */
-            scopes: string[];
-            /**
-             * @description `data.full`: the key may use unmasked data in projects whose members get masked data only (`masked_only`).
-             * @example []
-             */
-            permissions: "data.full"[];
-            /**
-             * Format: uuid
-             * @description The only project that the key can access. Null: those that its role reaches.
-             */
-            project_id: string | null;
-            /**
-             * @description The key can use only branches whose name matches. Null: every branch.
-             * @example pr-*
-             */
-            branch_pattern: string | null;
-            /**
-             * @description Networks that the key can be used from. Null: all.
-             * @example [
-             *       "203.0.113.0/24"
-             *     ]
-             */
-            cidrs: string[] | null;
-            /** Format: date-time */
-            expires_at: string;
-            /**
-             * Format: date-time
-             * @description Exact to a minute. Null: never.
-             */
-            last_used_at: string | null;
-            /**
-             * Format: uuid
-             * @description The user in whose name the key acts.
-             */
-            created_by: string;
-            /** Format: date-time */
-            created_at: string;
+        CreatedApiKey: components["schemas"]["ApiKey"] & {
             /**
              * @description The bearer token. Null in a repeated response, because the key is not stored: revoke it and create another one.
              * @example bg_k3v7q2xw5mza4d6b_gRX2L0pQd1mUo9cV7yKzT4hJfWbNsE6iA3xD5vC8lZk1a2b3c4d
@@ -7615,9 +5208,6 @@ export interface components {
              */
             role: "owner" | "admin" | "operator" | "viewer";
             /**
-             * @example [
-             *       "branchgate:write"
-             *     ]
              */
             scopes: string[];
             /**
@@ -7635,12 +5225,7 @@ export interface components {
              * @example pr-*
              */
             branch_pattern: string | null;
-            /**
-             * @description Networks that the key can be used from. Null: all.
-             * @example [
-             *       "203.0.113.0/24"
-             *     ]
-             */
+            /** @description Networks that the key can be used from. Null: all. */
             cidrs: string[] | null;
             /** Format: date-time */
             expires_at: string;
@@ -7669,13 +5254,7 @@ export interface components {
             issuer: string;
             /** @example https://branchgate.example.com */
             audience: string;
-            /**
-             * @description Claims that an ID token must have, all of them strings. A value ending in `*` stands for every value with that beginning.
-             * @example {
-             *       "repository": "acme/shop",
-             *       "ref": "refs/pull/*"
-             *     }
-             */
+            /** @description Claims that an ID token must have, all of them strings. A value ending in `*` stands for every value with that beginning. */
             claims: {
                 [key: string]: string;
             };
@@ -7787,13 +5366,7 @@ export interface components {
             redirect_host: string;
             /** @description Whether that is the computer of the browser. */
             is_loopback: boolean;
-            /**
-             * @description What the client asks for at most.
-             * @example [
-             *       "read",
-             *       "write"
-             *     ]
-             */
+            /** @description What the client asks for at most. */
             scopes: ("read" | "write")[];
             /**
              * Format: uuid
@@ -7879,10 +5452,6 @@ export interface components {
              */
             role: "owner" | "admin" | "operator" | "viewer";
             /**
-             * @example [
-             *       "branchgate:read",
-             *       "branchgate:write"
-             *     ]
              */
             scopes: string[];
             /** @example [] */
@@ -7912,178 +5481,7 @@ export interface components {
             /** Format: date-time */
             created_at: string;
         };
-        ComparedMaskingPolicy: {
-            /**
-             * @description Counts the changes of the policy. 0: none was ever set.
-             * @example 3
-             */
-            version: number;
-            /**
-             * @description For `If-Match`; the same as the header.
-             * @example "3"
-             */
-            etag: string;
-            rules: ({
-                /**
-                 * @description The table, with its schema unless that is `public`.
-                 * @example public.customer
-                 */
-                table: string;
-                /** @example email */
-                column: string;
-                /** @enum {string} */
-                with: "null";
-            } | {
-                /**
-                 * @description The table, with its schema unless that is `public`.
-                 * @example public.customer
-                 */
-                table: string;
-                /** @example email */
-                column: string;
-                /** @enum {string} */
-                with: "constant";
-                args: {
-                    value: string | number | boolean;
-                };
-            } | {
-                /**
-                 * @description The table, with its schema unless that is `public`.
-                 * @example public.customer
-                 */
-                table: string;
-                /** @example email */
-                column: string;
-                /** @enum {string} */
-                with: "hash";
-            } | {
-                /**
-                 * @description The table, with its schema unless that is `public`.
-                 * @example public.customer
-                 */
-                table: string;
-                /** @example email */
-                column: string;
-                /** @enum {string} */
-                with: "email";
-                args?: {
-                    /**
-                     * @description Replaces the domain. Default: it is kept.
-                     * @example example.com
-                     */
-                    domain?: string;
-                };
-            } | {
-                /**
-                 * @description The table, with its schema unless that is `public`.
-                 * @example public.customer
-                 */
-                table: string;
-                /** @example email */
-                column: string;
-                /** @enum {string} */
-                with: "name";
-            } | {
-                /**
-                 * @description The table, with its schema unless that is `public`.
-                 * @example public.customer
-                 */
-                table: string;
-                /** @example email */
-                column: string;
-                /** @enum {string} */
-                with: "phone";
-            } | {
-                /**
-                 * @description The table, with its schema unless that is `public`.
-                 * @example public.customer
-                 */
-                table: string;
-                /** @example email */
-                column: string;
-                /** @enum {string} */
-                with: "date_shift";
-                args?: {
-                    /** @description At most so many. Default: 30. */
-                    days?: number;
-                    /**
-                     * @description The column that identifies the person: all dates of a person shift alike. Default: dates of the same value do.
-                     * @example customer_id
-                     */
-                    per?: string;
-                };
-            } | {
-                /**
-                 * @description The table, with its schema unless that is `public`.
-                 * @example public.customer
-                 */
-                table: string;
-                /** @example email */
-                column: string;
-                /** @enum {string} */
-                with: "number_noise";
-                args?: {
-                    /** @description At most so much. Default: 10. */
-                    percent?: number;
-                };
-            } | {
-                /**
-                 * @description The table, with its schema unless that is `public`.
-                 * @example public.customer
-                 */
-                table: string;
-                /** @example email */
-                column: string;
-                /** @enum {string} */
-                with: "text_redact";
-            } | {
-                /**
-                 * @description The table, with its schema unless that is `public`.
-                 * @example public.customer
-                 */
-                table: string;
-                /** @example email */
-                column: string;
-                /** @enum {string} */
-                with: "json";
-                args: {
-                    /**
-                     * @example [
-                     *       "$.contact.email"
-                     *     ]
-                     */
-                    paths: string[];
-                };
-            } | {
-                /**
-                 * @description The table, with its schema unless that is `public`.
-                 * @example public.customer
-                 */
-                table: string;
-                /** @example email */
-                column: string;
-                /** @enum {string} */
-                with: "expression";
-                args: {
-                    /**
-                     * @description SQL over the columns of the table.
-                     * @example upper(left(name, 1))
-                     */
-                    sql: string;
-                };
-            })[];
-            /** @enum {string} */
-            unlisted: "keep" | "refuse_likely_personal";
-            /**
-             * Format: uuid
-             * @description Null if the policy was never set.
-             */
-            changed_by: string | null;
-            /**
-             * Format: date-time
-             * @description Null if the policy was never set.
-             */
-            changed_at: string | null;
+        ComparedMaskingPolicy: components["schemas"]["MaskingPolicy"] & {
             /** @description Why no masked branch of `main` could be made now. Null: `main` could not be read. */
             problems: {
                 /** @example public.customer */
@@ -8322,9 +5720,6 @@ export interface components {
                 with: "json";
                 args: {
                     /**
-                     * @example [
-                     *       "$.contact.email"
-                     *     ]
                      */
                     paths: string[];
                 };
@@ -8388,12 +5783,6 @@ export interface components {
             scopes: string;
         };
         /**
-         * @example {
-         *       "redirect_uri": "http://127.0.0.1:49152/auth/callback",
-         *       "state": "af0ifjsldkj",
-         *       "code_challenge": "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM",
-         *       "code_challenge_method": "S256"
-         *     }
          */
         CliStart: {
             /**
@@ -8443,11 +5832,6 @@ export interface components {
             };
         };
         /**
-         * @example {
-         *       "code": "SplxlOBeZQQYbYS6WxSbIA",
-         *       "redirect_uri": "http://127.0.0.1:49152/auth/callback",
-         *       "code_verifier": "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
-         *     }
          */
         CliExchange: {
             code: string;
@@ -8473,37 +5857,11 @@ export interface components {
             /** @enum {string} */
             method: "totp";
         };
-        LoginWithRecoveryCodes: {
-            access_token: string | null;
-            refresh_token: string | null;
-            /** @description The bearer token for the second step, if one is required. It expires after 5 minutes, for an enrolment after 60. */
-            pre_auth_token: string | null;
-            /** @description Whether a code of the second factor is required. */
-            requires_2fa: boolean;
-            /** @description Whether a second factor must be enrolled or skipped. */
-            requires_2fa_setup: boolean;
-            /** @enum {string|null} */
-            method: "totp" | "email" | null;
-            user: {
-                /** Format: uuid */
-                id: string;
-                /** @example ada@example.com */
-                email: string;
-                /** @example owner */
-                role: string;
-            } | null;
-            /**
-             * @description Each signs in once in place of the second factor (`2fa/recover`). Earlier codes are no longer valid. They are not shown again.
-             * @example [
-             *       "k3ud-7xqa-m2pz-w5tc"
-             *     ]
-             */
+        LoginWithRecoveryCodes: components["schemas"]["LoginResponse"] & {
+            /** @description Each signs in once in place of the second factor (`2fa/recover`). Earlier codes are no longer valid. They are not shown again. */
             recovery_codes: string[];
         };
         /**
-         * @example {
-         *       "code": "287082"
-         *     }
          */
         SecondFactorCode: {
             /**
@@ -8531,9 +5889,6 @@ export interface components {
             expires_in: number;
         };
         /**
-         * @example {
-         *       "refresh_token": "eyJhbGciOiJIUzI1NiIs…"
-         *     }
          */
         Renewal: {
             refresh_token: string;
@@ -8588,10 +5943,6 @@ export interface components {
              */
             role: string;
             /**
-             * @example [
-             *       "branchgate:read",
-             *       "branchgate:write"
-             *     ]
              */
             scopes: string[];
             /** @example acme */
@@ -8709,13 +6060,7 @@ export interface components {
                 clone_method: "reflink" | "copy";
                 /** @description Size of the volume with PostgreSQL's data. */
                 disk_bytes: number | null;
-                /**
-                 * @description The largest database, and the extents in which it lies: many make its clones slow. Null: the file system does not report them.
-                 * @example {
-                 *       "bytes": 1073741824,
-                 *       "extents": 812
-                 *     }
-                 */
+                /** @description The largest database, and the extents in which it lies: many make its clones slow. Null: the file system does not report them. */
                 largest_source: {
                     bytes: number;
                     extents: number | null;
@@ -8735,33 +6080,14 @@ export interface components {
                  * @description When the last finished segment of the WAL was archived. Null: never.
                  */
                 last_archived_at: string | null;
-                /**
-                 * @description The DNS names that the certificates of both servers have. Null: the agent does not report them.
-                 * @example [
-                 *       "eu-1.db.example.com",
-                 *       "*.db.example.com"
-                 *     ]
-                 */
+                /** @description The DNS names that the certificates of both servers have. Null: the agent does not report them. */
                 certificate_names: string[] | null;
-                /**
-                 * @description Extensions that a project can be created with here. Null: the agent does not report them.
-                 * @example [
-                 *       {
-                 *         "name": "postgis",
-                 *         "version": "3.6.0"
-                 *       }
-                 *     ]
-                 */
+                /** @description Extensions that a project can be created with here. Null: the agent does not report them. */
                 project_extensions: {
                     name: string;
                     version: string;
                 }[] | null;
-                /**
-                 * @description A sentence for each fault of the set-up, with the correction.
-                 * @example [
-                 *       "There is no backup of the last 36 hours: make one, and check its timer."
-                 *     ]
-                 */
+                /** @description A sentence for each fault of the set-up, with the correction. */
                 warnings: string[];
             } | null;
             /**
@@ -8773,13 +6099,6 @@ export interface components {
             created_at: string;
         };
         /**
-         * @example {
-         *       "host_id": "0b0e9d4c-6a5f-4a39-9b0a-0d6f3b1f7c21",
-         *       "role": "standby",
-         *       "lag_bytes": 1024,
-         *       "lag_seconds": 0.4,
-         *       "sync": "off"
-         *     }
          */
         HostMembership: {
             /** Format: uuid */
@@ -8976,10 +6295,6 @@ export interface components {
             db_host: string;
         };
         /**
-         * @example {
-         *       "host_id": "0b0e9d4c-6a5f-4a39-9b0a-0d6f3b1f7c21",
-         *       "token": "eyJhbGciOiJFZERTQSJ9.e30.c2lnbmF0dXJl"
-         *     }
          */
         SignedHostRequest: {
             /** Format: uuid */
@@ -8998,14 +6313,6 @@ export interface components {
             certificate: string;
         };
         /**
-         * @example {
-         *       "role": "primary",
-         *       "generation": 1,
-         *       "closing": false,
-         *       "standby_id": "0b0e9d4c-6a5f-4a39-9b0a-0d6f3b1f7c21",
-         *       "lease_seconds": 60,
-         *       "is_renewed": true
-         *     }
          */
         HostMemberReply: {
             /** @enum {string} */
@@ -9020,13 +6327,6 @@ export interface components {
             is_renewed?: boolean;
         };
         /**
-         * @example {
-         *       "generation": 1,
-         *       "db_host": "eu-1.db.example.com",
-         *       "direct_port": 5432,
-         *       "ca_certificate": null,
-         *       "login": "standby_0b0e9d4c6a5f4a399b0a0d6f3b1f7c21"
-         *     }
          */
         StandbyAdmission: {
             generation: number;
@@ -10247,9 +7547,6 @@ export interface operations {
                     /**
                      * @description Extensions that every database of the project gets, of those that the operator of a database host lets projects be created with. They cannot be changed later. Owners create all others by themselves, as `GET …/extensions` lists them.
                      * @default []
-                     * @example [
-                     *       "postgis"
-                     *     ]
                      */
                     extensions?: string[];
                     /**
@@ -10644,9 +7941,6 @@ export interface operations {
                     /**
                      * @description With `data: none`: tables whose rows stay, with the schema unless that is `public`.
                      * @default []
-                     * @example [
-                     *       "country"
-                     *     ]
                      */
                     keep_tables?: string[];
                     /**
@@ -10667,18 +7961,11 @@ export interface operations {
                     /**
                      * @description Networks that may connect to the branch; `me` is the address of the request.
                      * @default []
-                     * @example [
-                     *       "203.0.113.0/24",
-                     *       "me"
-                     *     ]
                      */
                     allow?: string[];
                     /**
                      * @description Up to 16 pairs of texts, each text of at most 63 bytes.
                      * @default {}
-                     * @example {
-                     *       "pr": "7"
-                     *     }
                      */
                     labels?: {
                         [key: string]: string;
@@ -11015,9 +8302,6 @@ export interface operations {
                     /**
                      * @description With `data: none`: tables whose rows stay, with the schema unless that is `public`.
                      * @default []
-                     * @example [
-                     *       "country"
-                     *     ]
                      */
                     keep_tables?: string[];
                     /**
@@ -11038,18 +8322,11 @@ export interface operations {
                     /**
                      * @description Networks that may connect to the branch; `me` is the address of the request.
                      * @default []
-                     * @example [
-                     *       "203.0.113.0/24",
-                     *       "me"
-                     *     ]
                      */
                     allow?: string[];
                     /**
                      * @description Up to 16 pairs of texts, each text of at most 63 bytes.
                      * @default {}
-                     * @example {
-                     *       "pr": "7"
-                     *     }
                      */
                     labels?: {
                         [key: string]: string;
@@ -16303,13 +13580,7 @@ export interface operations {
                     issuer: string;
                     /** @example https://branchgate.example.com */
                     audience: string;
-                    /**
-                     * @description Claims that an ID token must have, all of them strings. A value ending in `*` stands for every value with that beginning.
-                     * @example {
-                     *       "repository": "acme/shop",
-                     *       "ref": "refs/pull/*"
-                     *     }
-                     */
+                    /** @description Claims that an ID token must have, all of them strings. A value ending in `*` stands for every value with that beginning. */
                     claims: {
                         [key: string]: string;
                     };
@@ -16681,13 +13952,7 @@ export interface operations {
                          * @enum {string}
                          */
                         role: "owner" | "admin" | "operator" | "viewer";
-                        /**
-                         * @description At most what the client asks for.
-                         * @example [
-                         *       "read",
-                         *       "write"
-                         *     ]
-                         */
+                        /** @description At most what the client asks for. */
                         scopes: ("read" | "write")[];
                         /**
                          * @description `data.full`: the client may use unmasked data in projects whose members get masked data only. Only owners and admins can give it.
@@ -16923,9 +14188,6 @@ export interface operations {
                         with: "json";
                         args: {
                             /**
-                             * @example [
-                             *       "$.contact.email"
-                             *     ]
                              */
                             paths: string[];
                         };
@@ -17122,9 +14384,6 @@ export interface operations {
                         with: "json";
                         args: {
                             /**
-                             * @example [
-                             *       "$.contact.email"
-                             *     ]
                              */
                             paths: string[];
                         };
@@ -17310,9 +14569,6 @@ export interface operations {
                         with: "json";
                         args: {
                             /**
-                             * @example [
-                             *       "$.contact.email"
-                             *     ]
                              */
                             paths: string[];
                         };
