@@ -46,7 +46,7 @@ export const logSpecifiedEvent = (event: string, fields: Record<string, unknown>
   console.log(JSON.stringify({ event, ...fields }));
 
 /** Logs one JSON object per line. Callers must not pass tokens, passwords or request bodies. */
-export function logEvent(event: string, fields: Record<string, unknown> = {}): void {
+export function logEvent(event: string, fields: Record<string, unknown>): void {
   const traceId = currentTraceId();
   const level = levelOf(event, fields);
   console.log(JSON.stringify({ event, level, ...fields, ...(traceId && { trace_id: traceId }) }));

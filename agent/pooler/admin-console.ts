@@ -29,7 +29,7 @@ export const socketOf = (settings: Sockets, instance: Instance) => ({
 export const openAdminConsole = (settings: Sockets, instance: Instance, onLost = () => {}) =>
   openConsoleOf(settings, instance, onLost).catch(unavailable);
 
-const openConsoleOf = (settings: Sockets, instance: Instance, onLost = () => {}) =>
+const openConsoleOf = (settings: Sockets, instance: Instance, onLost: () => void) =>
   openSession({ ...socketOf(settings, instance), user: CONSOLE, database: CONSOLE }, onLost);
 
 const AWAY = new Set(['ENOENT', 'ECONNREFUSED']);

@@ -42,10 +42,11 @@ async function namesOf(path: string): Promise<string[]> {
   }
 }
 
-export const daysUntil = (end: Date, now = Date.now()): number => Math.floor((end.getTime() - now) / DAY_MS);
+export const daysUntil = (end: Date): number => Math.floor((end.getTime() - Date.now()) / DAY_MS);
 
 /** Why both servers would not start with this pair; null if they would. */
-export function faultOfPair(certificate: string, key: string, now = Date.now()): string | null {
+export function faultOfPair(certificate: string, key: string): string | null {
+  const now = Date.now();
   let leaf: X509Certificate;
   try {
     leaf = new X509Certificate(certificate);

@@ -123,7 +123,8 @@ export function postmasterOf(dataDir: string): number | null {
 const ITERATIONS = 4096;
 
 /** A verifier of SCRAM-SHA-256 as PostgreSQL stores it (RFC 5802). */
-function verifierOf(password: string, salt = randomBytes(16)): string {
+function verifierOf(password: string): string {
+  const salt = randomBytes(16);
   const salted = pbkdf2Sync(password, salt, ITERATIONS, 32, 'sha256');
   const hmac = (text: string) => createHmac('sha256', salted).update(text).digest();
   const stored = createHash('sha256').update(hmac('Client Key')).digest('base64');

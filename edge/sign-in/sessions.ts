@@ -46,12 +46,7 @@ export interface SessionHolder {
 }
 
 /** @param until when its session ends at the latest; null: each renewal extends it */
-const nextToken = (
-  settings: Settings,
-  sessionId: string,
-  now: Date,
-  until: Date | null = null,
-): UnusedToken => {
+const nextToken = (settings: Settings, sessionId: string, now: Date, until: Date | null): UnusedToken => {
   const expiresAt = after(now, settings.JWT_REFRESH_TTL_SECONDS);
   return {
     id: crypto.randomUUID(),
@@ -84,7 +79,7 @@ export async function openSession(
   provider?: CompanySession & { sessionId: string },
 ): Promise<Result<Tokens, Failure>> {
   const { id: gid, idp } = holder;
-  const next = nextToken(settings, provider?.sessionId ?? crypto.randomUUID(), now, provider?.until);
+  const next = nextToken(settings, provider?.sessionId ?? crypto.randomUUID(), now, provider?.until ?? null);
   const session: SessionRow = {
     id: next.sessionId,
     accountId: idp ? null : gid,
