@@ -44,10 +44,10 @@ export async function socketClient(url: string): Promise<Client> {
 }
 
 /** Runs a statement on a connection of its own. */
-export async function socketQuery<R>(url: string, text: string, values: unknown[] = []): Promise<R[]> {
+export async function socketQuery<R>(url: string, text: string): Promise<R[]> {
   const client = await socketClient(url);
   try {
-    return (await client.query(text, values)).rows as R[];
+    return (await client.query(text)).rows as R[];
   } finally {
     await client.end();
   }

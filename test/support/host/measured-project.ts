@@ -25,10 +25,7 @@ const inBytes = (mib: Record<string, number>) =>
   Object.fromEntries(Object.entries(mib).map(([branchId, size]) => [branchId, size * MIB]));
 
 /** A project in the database with a quota of 1000 MiB, which the test measures. */
-export async function measuredProject(
-  gateway: MonitorGateway,
-  more: Partial<typeof projects.$inferInsert> = {},
-) {
+export async function measuredProject(gateway: MonitorGateway) {
   const db = openDatabase(gateway.database);
   const id = crypto.randomUUID();
   const userId = crypto.randomUUID();
@@ -64,7 +61,6 @@ export async function measuredProject(
       createdBy: userId,
       tenantId: 'acme',
       ...timestamps,
-      ...more,
     }),
   ]);
   const coordinator = gateway.coordinator(id);

@@ -29,15 +29,15 @@ export interface Forgery {
 }
 
 /** An OpenID Connect provider on a local port with real keys, which a test lets lie. */
-export async function startCompanyProvider(clientId = 'gateway', secret = 'secret of the gateway') {
+export async function startCompanyProvider() {
   const pair = keyPair();
   const kid = randomUUID();
   const grants = new Map<string, Grant>();
   const refreshTokens = new Map<string, ProviderPerson>();
   const provider = {
     url: '',
-    clientId,
-    secret,
+    clientId: 'gateway',
+    secret: 'secret of the gateway',
     kid,
     keys: [] as object[],
     privateKey: pair.privateKey,
@@ -80,7 +80,7 @@ export async function startCompanyProvider(clientId = 'gateway', secret = 'secre
 
   const idToken = async ({ person, nonce }: Pick<Grant, 'person'> & Partial<Grant>) => {
     const now = Math.floor(Date.now() / 1000);
-    const base = { iss: provider.url, aud: clientId, iat: now, exp: now + 300, nonce, ...person };
+    const base = { iss: provider.url, aud: provider.clientId, iat: now, exp: now + 300, nonce, ...person };
     const claims = provider.forgery.claims?.(base) ?? base;
     return provider.forgery.token?.(claims) ?? provider.sign(claims);
   };
