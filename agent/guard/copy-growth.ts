@@ -10,23 +10,30 @@ const growthOf = ({ kind }: GuardedBranch): number | null => {
   return 'mayGrow' in form ? form.mayGrow : null;
 };
 
+interface Sizes {
+  /** Bytes of a database; null if it is gone, or could not be sized. */
+  of: (database: string) => Promise<number | null>;
+  /** Bytes of each branch that is being rehearsed, when its rehearsal began. */
+  ofRehearsed: () => Promise<ReadonlyMap<string, number>>;
+}
+
 /**
- * Growth of the copies on which statements are tried. No quota counts them, and an owner's temporary table of a copy
- * wrote 10 GB within the 30 s of a trial.
+ * Growth of the copies on which statements are tried, branches that are being rehearsed among them. No quota counts the
+ * former, and an owner's temporary table of a copy wrote 10 GB within the 30 s of a trial. A quota counts the latter
+ * after a minute.
  */
 export class CopyGrowth implements Guard {
   readonly name = 'growth';
   readonly reason = 'disk';
   readonly excess = 'growth';
-  readonly #sizeOf: (database: string) => Promise<number | null>;
-  /** Bytes of each database when a session was first seen there. */
+  readonly #sizes: Sizes;
+  /** Bytes of each copy when a session was first seen there. */
   #first = new Map<string, number>();
   #due: Finding[] = [];
   #checkAt = 0;
 
-  /** @param sizeOf bytes of a database; null if it is gone, or could not be sized */
-  constructor(sizeOf: (database: string) => Promise<number | null>) {
-    this.#sizeOf = sizeOf;
+  constructor(sizes: Sizes) {
+    this.#sizes = sizes;
   }
 
   check({ at, sessions }: Observation): Finding[] {
@@ -42,17 +49,19 @@ export class CopyGrowth implements Guard {
   /** Not awaited: the other watchdogs must run. */
   readonly #measure = singleFlight(async (copies: readonly GuardedBranch[]) => {
     const first = new Map<string, number>();
+    const rehearsed = await this.#sizes.ofRehearsed().catch(() => new Map<string, number>());
     for (const copy of copies) {
+      const { kind, database } = copy;
       const room = growthOf(copy);
-      if (room === null) continue;
-      const bytes = await this.#sizeOf(copy.database).catch(() => null);
-      const before = this.#first.get(copy.database) ?? bytes;
+      if (room === null || (kind === 'branch' && !rehearsed.has(database))) continue;
+      const bytes = await this.#sizes.of(database).catch(() => null);
+      const before = rehearsed.get(database) ?? this.#first.get(database) ?? bytes;
       if (before === null) continue;
-      first.set(copy.database, before);
+      first.set(database, before);
       // A rewrite of every table takes as much as the copy had.
       const grown = (bytes ?? before) - before;
       if (grown > before + room)
-        this.#due.push({ sessions: [], branches: [copy], detail: { database: copy.database, grown } });
+        this.#due.push({ sessions: [], branches: [copy], detail: { database, grown } });
     }
     this.#first = first;
   });

@@ -4,6 +4,7 @@ import type { Excesses } from '../process/excesses.ts';
 import { type Log, TroubleLog } from '../process/log.ts';
 import { repeat } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
+import { readRehearsedBytes } from '../rehearsal/stored-rehearsals.ts';
 import { SPARE_POOLER_CLIENTS } from '../servers/configuration.ts';
 import { AutovacuumWorkers, turnAutovacuumOff } from './autovacuum.ts';
 import { GuardBlocks } from './blocks.ts';
@@ -61,7 +62,10 @@ function guardsOf({ settings, postgres }: Watched, { directory, poolers, log, no
       (sessions) => readDiskUse(postgres, settings.PGDATA_DIR, sessions),
       () => files.takeGrowth(),
     ),
-    new CopyGrowth((database) => measureDatabase(postgres, database)),
+    new CopyGrowth({
+      of: (database) => measureDatabase(postgres, database),
+      ofRehearsed: () => readRehearsedBytes(postgres),
+    }),
   ];
 }
 
@@ -195,7 +199,11 @@ export class GuardWatch {
     reading: Reading,
   ): void {
     const isBlockable = ({ kind }: Finding['branches'][number]) => DATABASES[kind].excess === 'block';
-    for (const branch of branches.filter(isBlockable)) this.#blocks.block(branch, reason, detail);
+    for (const branch of branches.filter(isBlockable)) {
+      this.#blocks.block(branch, reason, detail);
+      // A rehearsal works there, and ends with the words of its own bound.
+      if (excess) this.#excesses.note(branch.database, excess);
+    }
     const stopped = mayReturn ? [] : server.sessions.filter((session) => isToStop(session, found, branches));
     for (const { branch } of stopped) if (branch) this.#excesses.note(branch.database, excess ?? reason);
     const sessions = [...new Set([...found, ...stopped])];

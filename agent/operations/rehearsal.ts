@@ -1,11 +1,13 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { compareWithStored, storeSchemaOf } from '../difference/schema/compare-schemas.ts';
 import type { ProofHost } from '../difference/schema/prove-statements.ts';
+import { measureDatabase } from '../guard/disk-space.ts';
 import { HostError } from '../process/host-error.ts';
 import { readWrittenWal, reportOf } from '../rehearsal/report.ts';
 import type { LockSampler } from '../rehearsal/sample-locks.ts';
 import {
   beginRehearsal,
+  endGrowthBound,
   readRehearsal,
   requireRoom,
   storeReport,
@@ -34,7 +36,10 @@ export async function startRehearsal(
   const side = { branch_id, database };
   const schema = await storeSchemaOf(host, side, AbortSignal.timeout(WITHIN_MS));
   const tables = await watchTables(host, side);
-  await beginRehearsal(host.sessions, { ...side, limits, tables, schema });
+  const bytes = await measureDatabase(host.postgres, database);
+  // An excess of an earlier rehearsal would end this one.
+  host.excesses.take(database);
+  await beginRehearsal(host.sessions, { ...side, limits, tables, schema, bytes });
   await host.lockSampler.begin();
   const stored = await readRehearsal(host.postgres, branch_id);
   if (!stored) throw new HostError('INTERNAL', 'the branch was dropped meanwhile');
@@ -51,13 +56,16 @@ export async function reportRehearsal(
 
 /**
  * Ends a rehearsal. Repeated, it returns the same report.
- * @throws HostError HOST_BUSY, PROJECT_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED
+ * @throws HostError HOST_BUSY, PROJECT_BUSY, TIME_LIMIT_REACHED; STATEMENT_REFUSED, once, if a watchdog has ended the migration
  */
 export async function finishRehearsal(
   host: RehearsalHost,
   branch: Params<'rehearsal.finish'>,
 ): Promise<MethodResult<'rehearsal.finish'>> {
   const { branch_id, database } = branch;
+  await endGrowthBound(host.postgres, branch_id);
+  const excess = host.excesses.take(database);
+  if (excess) throw new HostError('STATEMENT_REFUSED', `the migration was ended: it ${excess}`);
   await host.lockSampler.end(branch_id);
   const stored = await readRehearsal(host.postgres, branch_id);
   if (!stored || stored.report) return reportRehearsal(host, branch);

@@ -382,6 +382,9 @@ const PROJECT_EXTENSIONS = `
   );
 `;
 
+/** Of the database when the rehearsal began; null: not known, so its growth is not bounded. */
+const REHEARSED_BYTES = 'ALTER TABLE rehearsal ADD COLUMN bytes bigint';
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was
  * released is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -414,6 +417,7 @@ export const MIGRATIONS: readonly string[] = [
   LOCK_WAIT,
   CHANGE_LOGIN,
   PROJECT_EXTENSIONS,
+  REHEARSED_BYTES,
 ];
 
 /**

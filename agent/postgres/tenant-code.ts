@@ -18,7 +18,7 @@ interface DatabaseForm {
   excess: 'block' | 'end' | 'none';
   /** Connections at most, if `protectDatabase` limits them. */
   connections: 'BRANCH_CONNECTIONS' | number | null;
-  /** Bytes that a copy on which statements are tried may grow by, besides as much as it has. */
+  /** Bytes that a copy on which statements are tried may grow by, besides as much as it has. A branch is one while it is rehearsed. */
   mayGrow?: number;
 }
 
@@ -39,12 +39,17 @@ const REHEARSAL_SESSIONS = 6;
 const COMPARISON_SESSIONS = 10;
 /** Of a trial: the statements, and those of the comparison with the state before. */
 const TRIAL_SESSIONS = 12;
-/** No quota counts them. */
+/** No quota counts them, or only after a minute. */
 const TRIED_BYTES = 2 ** 30;
 
 export const DATABASES = {
   /** Of `main` and of every other branch. */
-  branch: { form: MANAGED_DATABASE, excess: 'block', connections: 'BRANCH_CONNECTIONS' },
+  branch: {
+    form: MANAGED_DATABASE,
+    excess: 'block',
+    connections: 'BRANCH_CONNECTIONS',
+    mayGrow: TRIED_BYTES,
+  },
   masking: work('mask', MASKING_SESSIONS),
   load: work('load', LOAD_SESSIONS),
   comparison: work('diff', COMPARISON_SESSIONS),

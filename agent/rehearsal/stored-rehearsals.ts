@@ -26,7 +26,11 @@ interface StoredRehearsal {
   report: RehearsalReport | null;
 }
 
-export type NewRehearsal = Pick<StoredRehearsal, 'branch_id' | 'database' | 'limits' | 'tables' | 'schema'>;
+export interface NewRehearsal
+  extends Pick<StoredRehearsal, 'branch_id' | 'database' | 'limits' | 'tables' | 'schema'> {
+  /** Of the database; null if it could not be measured. */
+  bytes: number | null;
+}
 
 const RUNNING = `report IS NULL AND started_at > now() - ${SAMPLED_FOR}`;
 
@@ -62,14 +66,15 @@ export const beginRehearsal = (sessions: Pool, rehearsal: NewRehearsal): Promise
 
 /** Replaces an earlier rehearsal of the branch. */
 async function storeRehearsal(db: Queryable, rehearsal: NewRehearsal): Promise<void> {
-  const { branch_id, database, limits, tables, schema } = rehearsal;
-  const values = [branch_id, database, limits, JSON.stringify(tables), schema, NO_SAMPLES];
+  const { branch_id, database, limits, tables, schema, bytes } = rehearsal;
+  const values = [branch_id, database, limits, JSON.stringify(tables), schema, NO_SAMPLES, bytes];
   await db.query(
-    `INSERT INTO rehearsal (branch_id, database, limits, tables, schema, locks, wal_from)
-     VALUES ($1, $2, $3, $4, $5, $6, pg_current_wal_insert_lsn())
+    `INSERT INTO rehearsal (branch_id, database, limits, tables, schema, locks, bytes, wal_from)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, pg_current_wal_insert_lsn())
      ON CONFLICT (branch_id) DO UPDATE SET
        database = excluded.database, started_at = now(), limits = excluded.limits, tables = excluded.tables,
-       schema = excluded.schema, locks = excluded.locks, wal_from = excluded.wal_from, finished_at = NULL, report = NULL`,
+       schema = excluded.schema, locks = excluded.locks, bytes = excluded.bytes, wal_from = excluded.wal_from,
+       finished_at = NULL, report = NULL`,
     values,
   );
 }
@@ -95,6 +100,19 @@ export async function readRunning(db: Queryable): Promise<RunningRehearsal[]> {
      FROM rehearsal WHERE ${RUNNING}`,
   );
   return rows;
+}
+
+/** Bytes that each database had when its rehearsal began, also after the hour in which locks are sampled. */
+export async function readRehearsedBytes(db: Queryable): Promise<ReadonlyMap<string, number>> {
+  const { rows } = await db.query<{ database: string; bytes: number }>(
+    'SELECT database, bytes::float8 AS bytes FROM rehearsal WHERE report IS NULL AND bytes IS NOT NULL',
+  );
+  return new Map(rows.map(({ database, bytes }) => [database, bytes]));
+}
+
+/** The sessions that make the report must not be ended for what the migration wrote. */
+export async function endGrowthBound(db: Queryable, branchId: string): Promise<void> {
+  await db.query('UPDATE rehearsal SET bytes = NULL WHERE branch_id = $1 AND report IS NULL', [branchId]);
 }
 
 /** Does nothing when the branch, or this rehearsal of it, is gone. */

@@ -581,26 +581,36 @@ test('a branch that makes files is blocked while its project has too many', asyn
   }
 });
 
-test('a copy on which statements are tried may grow by as much as it had, and 1 GiB', async () => {
-  const copy: GuardedBranch = { ...branchOf('p1', 'tried'), kind: 'trial' };
-  const loaded: GuardedBranch = { ...branchOf('p1', 'loaded'), kind: 'load' };
-  const sizes = new Map<string, number | null>();
-  const guard = new CopyGrowth(async (database) => sizes.get(database) ?? null);
-  let at = 0;
-  const findings = async (bytes: number | null) => {
-    for (const { database } of [copy, loaded, VICTIM]) sizes.set(database, bytes);
-    at += 1_000;
-    guard.check(server([session(copy), session(loaded), session(VICTIM)], { at }));
-    await setImmediate();
-    return guard.check(server([], { at }));
-  };
-  const had = 10 * 2 ** 20;
-  const most = 2 * had + 2 ** 30;
-  expect(await findings(had)).toEqual([]);
-  expect(await findings(null)).toEqual([]);
-  expect(await findings(most)).toEqual([]);
-  expect(await findings(most + 1)).toMatchObject([{ sessions: [], branches: [copy] }]);
-});
+test.each(['trial', 'branch'] as const)(
+  'a %s on which statements are tried may grow by as much as it had, and 1 GiB',
+  async (kind) => {
+    const copy: GuardedBranch = { ...branchOf('p1', 'tried'), kind };
+    const loaded: GuardedBranch = { ...branchOf('p1', 'loaded'), kind: 'load' };
+    const sizes = new Map<string, number | null>();
+    const had = 10 * 2 ** 20;
+    const guard = new CopyGrowth({
+      of: async (database) => sizes.get(database) ?? null,
+      ofRehearsed: async () => new Map(kind === 'branch' ? [[copy.database, had]] : []),
+    });
+    let at = 0;
+    const findings = async (bytes: number | null) => {
+      for (const { database } of [copy, loaded, VICTIM]) sizes.set(database, bytes);
+      // Clients of a branch may leave and return. The bound does not begin again.
+      at += 1_000;
+      if (kind === 'branch') guard.check(server([], { at }));
+      await setImmediate();
+      at += 1_000;
+      guard.check(server([session(copy), session(loaded), session(VICTIM)], { at }));
+      await setImmediate();
+      return guard.check(server([], { at }));
+    };
+    const most = 2 * had + 2 ** 30;
+    expect(await findings(had)).toEqual([]);
+    expect(await findings(null)).toEqual([]);
+    expect(await findings(most)).toEqual([]);
+    expect(await findings(most + 1)).toMatchObject([{ sessions: [], branches: [copy] }]);
+  },
+);
 
 describe('disk', () => {
   let folder: string;

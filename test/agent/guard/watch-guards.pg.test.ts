@@ -7,6 +7,7 @@ import { readDiskUse } from '../../../agent/guard/disk-space.ts';
 import type { TenantSession } from '../../../agent/guard/guard.ts';
 import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
 import type { Host } from '../../../agent/host/host.ts';
+import { runOperation } from '../../../agent/operations/handlers.ts';
 import type { ProjectBlocks } from '../../../shared/block.ts';
 import { eventually } from '../../support/eventually.ts';
 import { attempt, targetOf } from '../../support/host/attempts.ts';
@@ -104,6 +105,8 @@ const TAKE_SUBTRANSACTION_IDS = `
     PERFORM pg_sleep(0.005);
   END LOOP; END $$`;
 
+const FILL = `INSERT INTO filled SELECT repeat('x', 1000) FROM generate_series(1, 4000)`;
+
 test('a blocked branch is rejected on both ports and its clients are disconnected, until the block ends', async () => {
   const branch = await newBranch();
   const pooled = await connect(host, 'pooled', branch, 'read_only');
@@ -133,6 +136,31 @@ test('the ids of subtransactions count too', async () => {
   const attacker = await connect(host, 'direct', branch, 'read_only');
   attacker.query(TAKE_SUBTRANSACTION_IDS).catch(() => {});
   await Promise.all([blocked(branch, 'transaction_ids'), whenEnded(attacker)]);
+});
+
+test('a rehearsed branch that writes more than a copy may hold is blocked, and the end of the rehearsal says so', async () => {
+  const branch = await newBranch();
+  const { branch_id, database } = branch;
+  const limits = { lock_ms: 1_000, table_bytes: 0 };
+  await runOperation(host, 'rehearsal.start', { branch_id, database, limits });
+  const migration = await connect(host, 'direct', branch, 'owner');
+  await migration.query('CREATE TABLE filled (text text)');
+  // As if the migration had written all but 1 MiB of what it may.
+  await servers.query(
+    'UPDATE rehearsal SET bytes = (pg_database_size(database) + 2 ^ 20 - 2 ^ 30) / 2 WHERE branch_id = $1',
+    [branch_id],
+  );
+  const ended = whenEnded(migration);
+  await migration.query(FILL).catch(() => {});
+  await Promise.all([blocked(branch, 'disk'), ended]);
+  const finish = () => runOperation(host, 'rehearsal.finish', { branch_id, database });
+  await expect(finish()).rejects.toMatchObject({
+    code: 'STATEMENT_REFUSED',
+    message: 'the migration was ended: it writes more than a copy may hold',
+  });
+  endBlocks();
+  await eventually(async () => expect(await outcome('direct', branch)).toBe('in'));
+  expect(await finish()).toMatchObject({ rehearsal: { state: 'finished' } });
 });
 
 test.runIf(IS_NIGHTLY)('locks of many transactions on one row count as ids', async () => {

@@ -170,7 +170,7 @@ test('of rehearsals that begin together, a project gets no more than its number'
      SELECT gen_random_uuid(), '${stage.project.id}', gen_random_uuid(), 'db_parallel_' || n
      FROM generate_series(1, 6) AS n RETURNING branch_id, database`,
   );
-  const nothing = { limits: LIMITS, tables: { tables: [], unwatched: 0 }, schema: '' };
+  const nothing = { limits: LIMITS, tables: { tables: [], unwatched: 0 }, schema: '', bytes: null };
   // Rehearsals can be counted, but not stored, until all have begun.
   const session = await host.postgres.connect();
   await session.query('BEGIN; LOCK TABLE rehearsal IN SHARE MODE');
@@ -191,7 +191,7 @@ test('of rehearsals that begin together, a project gets no more than its number'
 
 test('no two projects take all places of a host', async () => {
   const { host, query } = stage.servers;
-  const nothing = { limits: LIMITS, tables: { tables: [], unwatched: 0 }, schema: '' };
+  const nothing = { limits: LIMITS, tables: { tables: [], unwatched: 0 }, schema: '', bytes: null };
   const branches = await query<{ project_id: string; branch_id: string; database: string }>(
     `WITH made AS MATERIALIZED (SELECT gen_random_uuid() AS project FROM generate_series(1, 6))
      INSERT INTO branch (branch_id, project_id, job_id, database)
