@@ -58,13 +58,27 @@ export class CopyProgress {
   }
 }
 
+/** The phases of a copy, in their order. */
+export type CopyPhase =
+  | 'check'
+  | 'clone'
+  | 'schema'
+  | 'rows'
+  | 'indexes'
+  | 'comparison'
+  | 'statistics'
+  | 'close';
+
+/** What a recovery does before it copies. */
+type RecoveryPhase = 'archive' | 'copy' | 'replay' | 'open';
+
 /** How long each phase of a copy took, for the log and the benchmark. */
 export class CopyPhases {
   readonly #ms: Record<string, number> = {};
   #since = performance.now();
 
   /** Ends a phase, which began with the end of the one before. */
-  end(phase: string): void {
+  end(phase: CopyPhase | RecoveryPhase): void {
     const now = performance.now();
     this.#ms[phase] = Math.round(now - this.#since);
     this.#since = now;
