@@ -1,6 +1,6 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { maskedDatabaseName, maskingRoleName } from '../../../agent/snapshots/snapshot-databases.ts';
@@ -20,6 +20,7 @@ import {
   startHostWithProject,
 } from '../../support/host/host-project.ts';
 import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
+import { expectSameCatalogs, PUBLIC_SCHEMAS } from '../transfer/own-catalog.ts';
 import { CANARY, CASES, FUNCTION_RULES, FUNCTION_TABLES, NARROW_COLUMNS, PER_RULE } from './masked-cases.ts';
 
 const MAIN = 'db_masked_prod';
@@ -283,6 +284,52 @@ describe('a masked snapshot', () => {
     await expect(in_(branch, again)).rejects.toMatchObject({ code: '23505' });
   });
 });
+
+/** Rows of the schemas of public projects, by the name of the file. Each text is a value that nobody may see. */
+const ROWS: Record<string, string> = {
+  'code-forge.sql': `insert into groups (path) values ('c'); insert into repositories (group_id, name) values (1, 'c');
+    insert into builds (partition_id, repository_id, token) values (100, 1, 'c'), (101, 1, 'c');
+    insert into build_notes (build_id, partition_id, note) values (1, 100, 'c'); insert into product_events (namespace_id, name) values (1, 'c'), (2, 'c')`,
+  'forum.sql': `insert into users (username, trust_level) values ('c', 1); insert into categories (name) values ('c');
+    insert into topics (title, category_id, user_id, bumped_at) values ('c', 1, 1, now());
+    insert into posts (topic_id, user_id, post_number, raw, cooked) values (1, 1, 1, 'c', 'c');
+    insert into post_search_data values (1, null, 'c'); insert into scheduler_stats (name) values ('c')`,
+  'map.sql': `insert into users (email, display_name) values ('c@c.example', 'c'); insert into changesets (user_id, created_at, closed_at) values (1, now(), now());
+    insert into nodes (node_id, version, latitude, longitude, changeset_id, visible) values (1, 1, 1, 1, 1, true);
+    insert into node_tags values (1, 1, 'c', 'c'); insert into diary_entries (user_id, title, body) values (1, 'c', 'c')`,
+  'rest-service.sql': `insert into internal.accounts (email, pass, role, tenant) values ('c@c.example', 'p', 'r', 'c');
+    insert into internal.articles (body) values ('c')`,
+  'social-network.sql': `insert into accounts (id, username, domain, note) values (1, 'c', 'c', 'c'); insert into posts (account_id, text) values (1, 'c');
+    insert into account_stats (account_id, followers_count) values (1, 5); refresh materialized view instances; refresh materialized view follow_recommendations`,
+};
+
+test.each(firstByDay(0, PUBLIC_SCHEMAS).map((path) => [basename(path), path] as const))(
+  'the masked copy of a schema like %s has its catalog, and none of its texts',
+  async (name, path) => {
+    branches += 1;
+    const of = await project.create(`db_public_${branches}_prod`, null);
+    const owner = (sql: string) => asClient<MaskingRule>(servers.host, 'direct', of, 'owner', sql);
+    await owner(readFileSync(path, 'utf8'));
+    await owner((ROWS[name] ?? expect.unreachable()).replaceAll("'c", `'${CANARY}`));
+    expect(await filesWith(of.database, CANARY)).not.toEqual([]);
+    const rules = await owner(
+      `select nspname || '.' || relname as table, attname::text as column, case attname when 'email' then 'email' else 'hash' end as with
+       from pg_attribute join pg_class as c on c.oid = attrelid join pg_namespace as n on n.oid = relnamespace
+       where relkind in ('r', 'p') and not relispartition and nspname !~ '^(pg_|information_schema)' and attnum > 0 and not attisdropped
+         and attgenerated = '' and atttypid in ('text'::regtype, 'varchar'::regtype) order by 1, 2`,
+    );
+    expect(rules.length).toBeGreaterThan(3);
+    const id = randomUUID();
+    expect(await maskOf(of, id, rules)).toMatchObject({ masked: true, problems: [] });
+    expect(await filesWith(snapshotDatabaseName(id), CANARY)).toEqual([]);
+    const masked = await project.create(`db_public_${branches}_prod_br_masked`, snapshotDatabaseName(id));
+    await expectSameCatalogs(
+      await connect(servers.host, 'direct', of, 'owner'),
+      await connect(servers.host, 'direct', masked, 'owner'),
+      { rights: true },
+    );
+  },
+);
 
 describe('a snapshot without rows', () => {
   const id = randomUUID();
