@@ -6,7 +6,7 @@ import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, type Branch, connect, Project } from '../../support/host/host-project.ts';
 import { Browser } from '../../support/host/host-rows.ts';
-import { setNextTransactionId } from '../../support/host/next-transaction-id.ts';
+import { setNextTransactionId } from '../../support/host/next-ids.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
 
 const test = base.runIf(IS_NIGHTLY);
