@@ -1,4 +1,6 @@
+import { replayed } from '../shared/format.ts';
 import { printable, printableLine } from '../shared/printable.ts';
+import type { ReplayProgress } from '../shared/project/job.ts';
 import { CommandError } from './exit-codes.ts';
 
 /** Whether a person can answer: prompts read standard input and write to standard error. */
@@ -51,6 +53,7 @@ interface Progress {
     status: string;
     percent?: number;
     tables?: readonly { schema: string; table: string; state: string; percent: number }[];
+    replay?: ReplayProgress;
   }[];
 }
 
@@ -61,7 +64,7 @@ function progressOf({ steps }: Progress): string | undefined {
   const copying = (step.tables ?? [])
     .filter(({ state }) => state === 'copying')
     .map(({ schema, table, percent }) => `${schema}.${table} ${percent} %`);
-  return [`${step.percent} %`, ...copying].join(', ');
+  return [`${step.percent} %`, ...(step.replay ? [replayed(step.replay)] : []), ...copying].join(', ');
 }
 
 /**

@@ -1,3 +1,5 @@
+import type { ReplayProgress } from './project/job.ts';
+
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 
 export function bytes(value: number): string {
@@ -32,6 +34,12 @@ export function duration(seconds: number): string {
     if (parts.length === 2 || (parts.length === 1 && whole >= 10)) break;
   }
   return parts.slice(0, 2).join(' ') || '0 s';
+}
+
+/** How far a replay is, for instance `128 MiB of 1.5 GiB of log, about 40 s left`. */
+export function replayed({ bytes: all, replayed_bytes, seconds_left }: ReplayProgress): string {
+  const left = seconds_left === null ? '' : `, about ${duration(seconds_left)} left`;
+  return `${bytes(replayed_bytes)} of ${bytes(all)} of log${left}`;
 }
 
 /** A timestamp as people say it, for instance `in 6 d 4 h` or `3 min ago`. @param now Unix milliseconds */

@@ -5,6 +5,7 @@ import { basename, join } from 'node:path';
 import { promisify } from 'node:util';
 import { ARCHIVE_WAL, STORE_WAL } from '../servers/archive-command.ts';
 import type { PastFolders } from './folders.ts';
+import { isSegment } from './segments.ts';
 
 /** The archive of the WAL: a folder that PostgreSQL fills by `archive-wal`, and from which recoveries replay. */
 
@@ -79,6 +80,25 @@ export const readArchived = async ({ wal }: PastFolders): Promise<string[]> =>
   (await readdir(wal).catch(() => [] as string[])).filter((name) => ARCHIVED.test(name));
 
 export const isArchived = ({ wal }: PastFolders, name: string): boolean => existsSync(join(wal, name));
+
+/**
+ * Every commit before a time is in the segments up to this one, unless the archive lags behind.
+ * @param from the first segment that is looked at
+ * @param time Unix milliseconds
+ * @returns null: no segment was archived since then
+ */
+export async function firstArchivedSince(
+  folders: PastFolders,
+  from: string,
+  time: number,
+): Promise<string | null> {
+  const names = (await readArchived(folders)).filter((name) => isSegment(name) && name >= from);
+  for (const name of names.sort()) {
+    const { mtimeMs } = await stat(join(folders.wal, name)).catch(() => ({ mtimeMs: 0 }));
+    if (mtimeMs >= time) return name;
+  }
+  return null;
+}
 
 /** Bytes of the archived files, of which each is looked at. */
 export async function archivedBytes(folders: PastFolders): Promise<number> {

@@ -25,12 +25,13 @@ import {
 } from '../transfer/load-database.ts';
 import { examineAt } from '../transfer/probe.ts';
 import { finding, type Source } from '../transfer/source-address.ts';
-import { isArchived } from './archive.ts';
+import { firstArchivedSince, isArchived } from './archive.ts';
 import { type BaseCopy, dataOf, removeFolder } from './base-copies.ts';
 import { CLOCK } from './clock.ts';
 import { type PastFolders, pastFolders } from './folders.ts';
 import { copyTree, EMPTY } from './make-base-copy.ts';
 import type { Past } from './past.ts';
+import { ReplayMeter } from './replay-meter.ts';
 import { SecondServer } from './second-server.ts';
 import { isSegment, segmentNumber } from './segments.ts';
 
@@ -354,16 +355,17 @@ class Recovery {
     const { at, project_id, branch_id } = this.#params;
     this.#server = await SecondServer.in(this.#host.settings, this.#folder);
     const server = this.#server;
-    const first = segmentNumber(segment, segment_bytes) ?? 0;
     const progress = partOf(this.#onProgress, 0, 0.5);
+    const end = progress && (await firstArchivedSince(this.#folders, segment, Date.parse(at)));
+    const meter = new ReplayMeter(segmentNumber(end ?? '', segment_bytes) ?? last, segment_bytes);
     let hasEndedEarly = false;
     const beside: { before: Moment | null; after: Moment | null } = { before: null, after: null };
     const onLine = (line: string) => {
       if (line.includes('recovery stopping before')) beside.after = committedAt(line);
       if (line.includes('last completed transaction was at')) beside.before = committedAt(line);
       const [, restored = ''] = /^LOG:\s+restored log file "([0-9A-F]{24})" from archive/.exec(line) ?? [];
-      const number = segmentNumber(restored, segment_bytes);
-      if (number !== null) progress?.((number - first) / Math.max(1, last - first));
+      const replay = meter.reached(restored);
+      if (replay) progress?.(replay.replayed_bytes / replay.bytes, () => ({ replay }));
       hasEndedEarly ||= line.includes('recovery ended before configured recovery target was reached');
     };
     const replay = { at, position: this.#params.position, wal: this.#folders.wal };

@@ -1,11 +1,10 @@
-import type { TableProgress } from '../../shared/project/job.ts';
 import type { WorkProgress } from '../../shared/protocol/notifications.ts';
 
 /**
  * Called with the share of an operation that is done, from 0 to 1. An estimate can be above.
- * @param tables of a copy: how far its tables are, most interesting first
+ * @param details what the job shows beside that
  */
-export type OnProgress = (done: number, tables?: () => TableProgress[]) => void;
+export type OnProgress = (done: number, details?: () => Pick<WorkProgress, 'tables' | 'replay'>) => void;
 
 /** Work that ends sooner is not reported. Milliseconds. */
 const REPORT_EVERY_MS = 2_000;
@@ -21,10 +20,10 @@ export function progressOfJob(
   const { job_id, project_id } = params as { job_id?: unknown; project_id?: unknown };
   if (typeof job_id !== 'string' || typeof project_id !== 'string') return undefined;
   let last = now();
-  return (done, tables) => {
+  return (done, details) => {
     if (now() - last < REPORT_EVERY_MS) return;
     last = now();
-    report({ project_id, job_id, percent: percentOf(done), ...(tables && { tables: tables() }) });
+    report({ project_id, job_id, percent: percentOf(done), ...details?.() });
   };
 }
 
@@ -41,4 +40,4 @@ export const partOf = (
   from: number,
   to: number,
 ): OnProgress | undefined =>
-  onProgress && ((done, tables) => onProgress(from + (to - from) * Math.min(1, done), tables));
+  onProgress && ((done, details) => onProgress(from + (to - from) * Math.min(1, done), details));

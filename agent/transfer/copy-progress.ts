@@ -27,7 +27,7 @@ export class CopyProgress {
   add(table: CopiedTable, bytes: number): void {
     this.#sent.set(table, (this.#sent.get(table) ?? 0) + bytes);
     this.#bytes += bytes;
-    this.#onProgress?.(this.#bytes / this.#total, () => this.list());
+    this.#onProgress?.(this.#bytes / this.#total, () => ({ tables: this.list() }));
   }
 
   end(table: CopiedTable, rows: number): void {

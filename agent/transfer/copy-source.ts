@@ -605,7 +605,7 @@ class Load {
           }),
         );
       compared.set(table, sampled);
-      onProgress?.(compared.size / progress.tables.length, () => progress.list());
+      onProgress?.(compared.size / progress.tables.length, () => ({ tables: progress.list() }));
     });
     this.#awaitSource(null);
     return progress.tables.map((table) => ({

@@ -1,4 +1,4 @@
-import { duration, milliseconds, secondsSince } from '../../shared/format.ts';
+import { duration, milliseconds, replayed, secondsSince } from '../../shared/format.ts';
 import type { Job } from '../data/resources.ts';
 import { useNow } from './time.tsx';
 
@@ -79,7 +79,7 @@ export function JobSteps({ job }: { job: Job | null }) {
           </span>
           {step.percent !== undefined && (
             <span className="quiet" aria-hidden="true">
-              {step.percent} %
+              {step.percent} %{step.replay && <>, {replayed(step.replay)}</>}
             </span>
           )}
           <Length step={step} />

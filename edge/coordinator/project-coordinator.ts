@@ -456,8 +456,8 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     this.#events.publish(this.#projectId);
   }
 
-  async recordProgress({ job_id, percent, tables }: WorkProgress): Promise<void> {
-    this.#runner.report(job_id, { percent, ...(tables && { tables }) });
+  async recordProgress({ job_id, percent, tables, replay }: WorkProgress): Promise<void> {
+    this.#runner.report(job_id, { percent, ...(tables && { tables }), ...(replay && { replay }) });
   }
 
   async deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>> {

@@ -52,6 +52,8 @@ export const OPERATIONS: Translations = {
 export const NOTIFICATIONS: { [N in Notification]?: (params: Values) => Values } = {
   // An agent of the previous version sends none.
   drill: (params) => params,
+  // Nor does it say how far a replay is.
+  progress: (params) => params,
 };
 
 /** @returns the parameters there; null if the call needs the present version */

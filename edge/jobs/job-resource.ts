@@ -6,6 +6,7 @@ import {
   JOB_STATUSES,
   type JobError,
   PROGRESS_TABLES_MAX,
+  ReplayProgress,
   STEP_STATUSES,
   TableProgress,
 } from '../../shared/project/job.ts';
@@ -26,6 +27,10 @@ const Step = z.strictObject({
   tables: z.array(TableProgress).max(PROGRESS_TABLES_MAX).optional().meta({
     description:
       'Of an import: how far its tables are, those that are being copied first, then the largest. The rows of a table that is not copied yet are an estimate.',
+  }),
+  replay: ReplayProgress.optional().meta({
+    description:
+      'Of a recovery, while it replays the log of the database server: how much that is, how much is done, and about how long the rest takes.',
   }),
   created_by: z.enum(CREATED_BY).optional().meta({
     description: 'Of the clone of a branch: `spare` if the host had one ready.',

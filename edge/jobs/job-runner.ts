@@ -67,13 +67,17 @@ export class JobProgress {
     } finally {
       step.finished_at = new Date().toISOString();
       delete step.percent;
+      delete step.replay;
     }
   }
 
   /** What is known of the step that is running, of parallel ones the last. The next write shows it. */
   report(known: StepReport): void {
     const step = this.#steps.findLast(({ status }) => status === 'running');
-    if (step) Object.assign(step, known);
+    if (!step) return;
+    // A copy follows the replay, in the same step.
+    delete step.replay;
+    Object.assign(step, known);
   }
 
   /** Writes the steps. @returns false if the job has already ended */

@@ -27,7 +27,7 @@ export interface SagaContext<K extends JobKind = JobKind> {
 }
 
 /** What a step shows beside its state. */
-export type StepReport = Pick<JobStep, 'percent' | 'tables' | 'warnings' | 'created_by'>;
+export type StepReport = Pick<JobStep, 'percent' | 'tables' | 'replay' | 'warnings' | 'created_by'>;
 
 /**
  * The steps of jobs of the kinds `K`. Every step is idempotent, so an interrupted job runs again from its

@@ -43,6 +43,16 @@ export const TableProgress = z.strictObject({
 });
 export type TableProgress = z.output<typeof TableProgress>;
 
+/** How far a recovery has replayed the WAL. The end is an estimate. */
+export const ReplayProgress = z.strictObject({
+  /** That are to be replayed. */
+  bytes: z.int().nonnegative(),
+  replayed_bytes: z.int().nonnegative(),
+  /** Null: not known yet. */
+  seconds_left: z.int().nonnegative().nullable(),
+});
+export type ReplayProgress = z.output<typeof ReplayProgress>;
+
 /** One step of a job in `GET /api/v1/jobs/:job_id`. Times are ISO 8601 UTC. */
 export interface JobStep {
   name: string;
@@ -53,6 +63,8 @@ export interface JobStep {
   percent?: number;
   /** Of a copy: how far its tables are. */
   tables?: TableProgress[];
+  /** Of a recovery, while it replays the WAL. */
+  replay?: ReplayProgress;
   /** Of a copy: what was left out. */
   warnings?: string[];
   /** Of a clone. */

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { ProjectBlocks } from '../block.ts';
 import { ProjectMeasurement, ProjectSizes } from '../measurement.ts';
-import { PROGRESS_TABLES_MAX, TableProgress } from '../project/job.ts';
+import { PROGRESS_TABLES_MAX, ReplayProgress, TableProgress } from '../project/job.ts';
 import { FollowReport } from './follow.ts';
 import { Id } from './operation.ts';
 import { DrillReport } from './recovery-drill.ts';
@@ -12,6 +12,8 @@ const WorkProgress = z.strictObject({
   percent: z.int().min(0).max(99),
   /** Of a copy: those that are being copied first, then the largest. */
   tables: z.array(TableProgress).max(PROGRESS_TABLES_MAX).optional(),
+  /** Of a recovery, while it replays. */
+  replay: ReplayProgress.optional(),
 });
 export type WorkProgress = z.output<typeof WorkProgress>;
 

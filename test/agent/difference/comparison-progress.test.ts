@@ -90,5 +90,9 @@ test('an operation for a job is reported every two seconds, and never as finishe
     onProgress?.(done);
   }
   expect(reports).toEqual([25, 99].map((percent) => ({ project_id: 'p', job_id: 'j', percent })));
+  now = 6_000;
+  const replay = { bytes: 10, replayed_bytes: 5, seconds_left: 1 };
+  onProgress?.(0.5, () => ({ replay }));
+  expect(reports.at(-1)).toEqual({ project_id: 'p', job_id: 'j', percent: 50, replay });
   expect(progressOfJob({ ...params, job_id: null }, () => {})).toBeUndefined();
 });

@@ -1,10 +1,18 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, test } from 'vitest';
-import { archiveFile } from '../../../agent/past/archive.ts';
+import { archiveFile, firstArchivedSince } from '../../../agent/past/archive.ts';
 import { usableCopies } from '../../../agent/past/base-copies.ts';
 import { foldersIn } from '../../../agent/past/folders.ts';
 import { firstGap, segmentNumber } from '../../../agent/past/segments.ts';
@@ -45,6 +53,21 @@ test('what a killed call left is replaced, and a name that is none of the WAL is
   assert.deepEqual(readdirSync(folders.wal), [FIRST]);
   for (const name of ['postgresql.conf', `${FIRST}.evil`, '../x'])
     await assert.rejects(archiveFile(folders, join(root, name), never));
+});
+
+test('the end of a replay is in the first segment that was archived after the time', async () => {
+  const folders = foldersIn(join(root, 'past'));
+  const names = ['FC', 'FD', 'FE', 'FF'].map((end) => `0000000100000000000000${end}`);
+  for (const [n, name] of names.entries()) {
+    await archiveFile(folders, segment(name, name), never);
+    utimesSync(join(folders.wal, name), 10 * n, 10 * n);
+  }
+  writeFileSync(join(folders.wal, '00000002.history'), '');
+  const [, second = '', third = '', last = ''] = names;
+  assert.equal(await firstArchivedSince(folders, second, 0), second);
+  assert.equal(await firstArchivedSince(folders, second, 10_001), third);
+  assert.equal(await firstArchivedSince(folders, second, 30_000), last);
+  assert.equal(await firstArchivedSince(folders, second, 30_001), null);
 });
 
 /** Runs the command for a file as PostgreSQL does: in its data, by a shell. `program` stands for the agent's. */

@@ -182,9 +182,9 @@ test('a copy has the schema, the rows of one snapshot and the next values of seq
   const params = newCopy(branch);
   const shares: number[] = [];
   const seen: TableProgress[] = [];
-  const { copied, findings } = await copy(params, (done, tables) => {
+  const { copied, findings } = await copy(params, (done, details) => {
     shares.push(done);
-    seen.push(...(tables?.() ?? []));
+    seen.push(...(details?.().tables ?? []));
   });
   expect(findings).toMatchObject([
     { problem: 'schema', severity: 'warning', message: expect.stringContaining('policy public.visit staff') },

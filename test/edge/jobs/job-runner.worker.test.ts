@@ -5,7 +5,7 @@ import { idempotencyKeys, type JobRow, jobs } from '../../../edge/database/schem
 import { HostCallError } from '../../../edge/hosts/host-client.ts';
 import { JobRunner } from '../../../edge/jobs/job-runner.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
-import { type Saga, saga } from '../../../edge/jobs/saga.ts';
+import { type Saga, type StepReport, saga } from '../../../edge/jobs/saga.ts';
 import type { JobKind } from '../../../shared/project/job.ts';
 import { startD1 } from '../../support/records/d1.ts';
 import { ACTOR } from '../../support/records/records.ts';
@@ -165,23 +165,27 @@ describe('one attempt', () => {
     const end = runner.start(job);
     // Of another job, and of one that has not begun.
     runner.report(crypto.randomUUID(), { percent: 7 });
-    await expect
-      .poll(
+    const shown = (known: StepReport) =>
+      expect.poll(
         () => {
-          runner.report(job.id, { percent: 42 });
-          return written(job).then((row) => row?.steps.map(({ percent }) => percent));
+          runner.report(job.id, known);
+          return written(job).then((row) => row?.steps.map(({ percent, replay }) => ({ percent, replay })));
         },
         // A busy machine makes no test fail.
         { timeout: 60_000 },
-      )
-      .toEqual([undefined, 42]);
+      );
+    const replay = { bytes: 2 ** 30, replayed_bytes: 2 ** 28, seconds_left: 12 };
+    await shown({ percent: 41, replay }).toEqual([{}, { percent: 41, replay }]);
+    // The copy of what is recovered follows.
+    await shown({ percent: 42 }).toEqual([{}, { percent: 42 }]);
+    runner.report(job.id, { percent: 43, replay });
     held.resolve();
     await end;
-    runner.report(job.id, { percent: 43 });
+    runner.report(job.id, { percent: 44 });
     const row = await written(job);
-    expect(row?.steps.map(({ status, percent }) => [status, percent])).toEqual([
-      ['succeeded', undefined],
-      ['succeeded', undefined],
+    expect(row?.steps.map(({ status, percent, replay }) => [status, percent, replay])).toEqual([
+      ['succeeded', undefined, undefined],
+      ['succeeded', undefined, undefined],
     ]);
   });
 
