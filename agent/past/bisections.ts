@@ -30,6 +30,8 @@ interface Bisection {
   probe: Moment | null;
   /** Commits next to the probe, once it is recovered: the last one in it, and the one after. */
   beside: { before: Moment | null; after: Moment | null } | null;
+  /** Times that cannot be judged, as beginnings and ends: between two commits each. */
+  skipped: (readonly [bigint, bigint])[];
   /** Up to when the copy of the bisection has replayed; null: there is none. */
   advancedTo: Moment | null;
   timer: NodeJS.Timeout;
@@ -59,7 +61,7 @@ export class Bisections {
     const timer = setTimeout(() => this.end({ bisection_id, project_id }).catch(() => {}), LIFE_MS);
     timer.unref();
     const range = { first: microsecondsOf(good) + 1n, last: microsecondsOf(bad) };
-    const nothing = { probe: null, beside: null, advancedTo: null };
+    const nothing = { probe: null, beside: null, skipped: [], advancedTo: null };
     this.#all.set(bisection_id, { project_id, branch_id, tenant, good, ...range, ...nothing, timer });
     return { ends_at };
   }
@@ -71,17 +73,19 @@ export class Bisections {
     const { branch_id, probe, beside } = one;
     if (verdict !== null && probe !== null && beside) {
       const { before, after } = beside;
-      if (verdict === 'good') one.good = probe;
       // Without a commit in between, the probe has the state of the last good time, or of the bad one.
-      if (verdict === 'good') one.first = after === null ? one.last : min(microsecondsOf(after), one.last);
-      else one.last = before === null ? one.first : max(microsecondsOf(before), one.first);
+      const begin = before === null ? one.first : max(microsecondsOf(before), one.first);
+      const end = after === null ? one.last : min(microsecondsOf(after), one.last);
+      if (verdict === 'skip') one.skipped.push([begin, end]);
+      else if (verdict === 'bad') one.last = begin;
+      else Object.assign(one, { good: probe, first: end });
       one.probe = null;
       one.beside = null;
     }
     const { first, last } = one;
     const range = { branch_id, good: one.good, from: momentAt(first), until: momentAt(last) };
     if (first >= last) return { step: { ...range, probe: null, first_bad: momentAt(last) } };
-    one.probe ??= momentAt((first + last) / 2n);
+    one.probe ??= middleOf(first, last, one.skipped);
     return { step: { ...range, probe: one.probe, first_bad: null } };
   }
 
@@ -121,6 +125,19 @@ export class Bisections {
     if (one?.project_id === projectId) return one;
     throw new HostError('SOURCE_MISSING', 'the bisection has ended: begin another one');
   }
+}
+
+/** @returns the middle of the longest time of the range that is not skipped; null: all of it is */
+function middleOf(first: bigint, last: bigint, skipped: Bisection['skipped']): Moment | null {
+  let longest = { from: first, length: 0n };
+  let from = first;
+  const inOrder = skipped.toSorted(([one], [other]) => (one < other ? -1 : 1));
+  for (const [begin, end] of [...inOrder, [last, last] as const]) {
+    const length = min(begin, last) - from;
+    if (length > longest.length) longest = { from, length };
+    from = max(from, end);
+  }
+  return longest.length === 0n ? null : momentAt(longest.from + longest.length / 2n);
 }
 
 const min = (one: bigint, other: bigint) => (one < other ? one : other);

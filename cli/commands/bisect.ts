@@ -24,7 +24,7 @@ interface BisectOptions {
   diff?: true;
 }
 
-type Verdict = 'good' | 'bad';
+type Verdict = 'good' | 'bad' | 'skip';
 type Probe = Schemas['BisectionProbe'];
 
 /** Exit codes of `git bisect run`: 125 skips, and more than 127 ends the bisection. */
@@ -35,7 +35,14 @@ const FALSE = 'f';
 
 const nowOr = (text: string) => (text === 'now' ? new Date().toISOString() : readPastTime(text));
 
-/** Runs the check. @returns its verdict @throws CommandError if it says nothing */
+/** @param output what the check has printed, or the beginning @throws CommandError if the check has failed itself */
+export function verdictOf(code: number, output: string): Verdict {
+  if (code >= ABORTS_FROM) throw new CommandError('failed', `The check has ended with exit code ${code}.`);
+  if (code === SKIPPED) return 'skip';
+  return code === 0 && output.trim() !== FALSE ? 'good' : 'bad';
+}
+
+/** Runs the check. @throws CommandError */
 async function judge(program: string, args: readonly string[], env: NodeJS.ProcessEnv): Promise<Verdict> {
   const child = spawn(program, args, { stdio: ['inherit', 'pipe', 'inherit'], env });
   let output = '';
@@ -49,14 +56,11 @@ async function judge(program: string, args: readonly string[], env: NodeJS.Proce
     );
     child.once('close', (exit, signal) => resolve(exit ?? 128 + (signal ? constants.signals[signal] : 0)));
   });
-  if (code === SKIPPED)
-    throw new CommandError('failed', 'The check says that it cannot judge this time (exit code 125).');
-  if (code >= ABORTS_FROM) throw new CommandError('failed', `The check has ended with exit code ${code}.`);
-  return code === 0 && output.trim() !== FALSE ? 'good' : 'bad';
+  return verdictOf(code, output);
 }
 
 /** The branches next to the commit that are there: the states before and after it. */
-type Kept = Partial<Record<Verdict, { at: string; name: string }>>;
+type Kept = Partial<Record<'good' | 'bad', { at: string; name: string }>>;
 
 class Bisecting {
   readonly #session: Session;
@@ -90,9 +94,9 @@ class Bisecting {
     try {
       const credentials = await credentialsOf(this.#command, this.#session, name, undefined);
       const verdict = await judge(program, args, childEnvironment(credentials, files));
-      say(`${at} is ${verdict}.`);
-      await this.#delete(this.kept[verdict]?.name);
-      this.kept[verdict] = { at, name };
+      say(verdict === 'skip' ? `${at} is skipped.` : `${at} is ${verdict}.`);
+      await this.#delete(verdict === 'skip' ? name : this.kept[verdict]?.name);
+      if (verdict !== 'skip') this.kept[verdict] = { at, name };
       return verdict;
     } catch (error) {
       await this.#delete(name);
@@ -112,7 +116,7 @@ class Bisecting {
     );
   }
 
-  async #branchAt(at: string, verdict: Verdict): Promise<string> {
+  async #branchAt(at: string, verdict: 'good' | 'bad'): Promise<string> {
     const { project_id, bisection_id } = this.#path;
     const name = `bisect-${verdict}-${bisection_id.slice(0, 8)}`;
     const init = {
@@ -149,7 +153,7 @@ export const bisectCommand = () =>
       'after',
       `
 The check runs with the URLs of a branch as it was at some time, as a command of exec does. Its exit codes are those of
-git bisect run: 0 is good, 1 to 127 are bad, 125 cannot say, and more than 127 ends the bisection. A check that prints only f,
+git bisect run: 0 is good, 1 to 127 are bad, 125 skips this time, and more than 127 ends the bisection. A check that prints only f,
 as psql -At does for false, is bad. Each probe is a recovery, and the bisection has an hour.`,
     )
     .action(async (check: string[], options: BisectOptions, command: Command) => {
@@ -171,8 +175,12 @@ as psql -At does for false, is bad. Each probe is a recovery, and the bisection 
           signal.throwIfAborted();
           probe = await bisecting.next(await bisecting.try(probe, check, signal));
         }
-        const { first_bad, good: before } = probe;
-        if (first_bad === null) throw new Error('the bisection has no result');
+        const { first_bad, good: before, from, until } = probe;
+        if (first_bad === null)
+          throw new CommandError(
+            'failed',
+            `The check skips every commit that is left. The first bad one is between ${from} and ${until}.`,
+          );
         const changes = await bisecting.changes({ good: before, bad: first_bad });
         const tables = changes.rows?.tables ?? [];
         const found = {

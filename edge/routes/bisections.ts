@@ -67,8 +67,9 @@ const Bisection = z
 
 const Verdict = z
   .strictObject({
-    verdict: z.enum(['good', 'bad']).optional().meta({
-      description: 'Of the last probe. Left out: the first probe, or the last one again.',
+    verdict: z.enum(['good', 'bad', 'skip']).optional().meta({
+      description:
+        'Of the last probe; `skip`: it cannot be judged. Left out: the first probe, or the last one again.',
     }),
   })
   .meta({ example: { verdict: 'bad' } });
@@ -79,12 +80,13 @@ const Probe = z
     from: z.iso.datetime(),
     until: z.iso.datetime().meta({ description: 'The first bad commit is between `from` and `until`.' }),
     first_bad: z.iso.datetime().nullable().meta({
-      description: 'The time of the commit after which the branch was wrong, once it is found.',
+      description:
+        'The time of the commit after which the branch was wrong, once it is found. Null without a probe: each commit between `from` and `until` was skipped.',
     }),
     at: z.iso
       .datetime()
       .nullable()
-      .meta({ description: 'The time of the probe; null: the commit is found.' }),
+      .meta({ description: 'The time of the probe; null: the bisection is over.' }),
     branch_name: z.string().nullable().meta({ description: 'The branch as it was then, with a lease.' }),
     job: Job.nullable().meta({ description: 'The job that makes that branch.' }),
   })
@@ -139,11 +141,11 @@ router.openapi(
     path: `${ONE}/probe`,
     summary: 'Judge the last probe of a bisection, and get the next one',
     description:
-      'Makes a branch with a lease of the time in the middle. Try it once its job has ended, delete it, and send the verdict. The last response has the time of the commit, and no probe.',
+      'Makes a branch with a lease of the time in the middle. Try it once its job has ended, delete it, and send the verdict. The last response has the time of the commit, and no probe. It has neither if what is left was skipped.',
     tags,
     request: { params: BisectionParams, body: optionalJsonBody(Verdict) },
     responses: {
-      200: response('The commit is found.', Probe),
+      200: response('The commit is found, or no other time can be judged.', Probe),
       202: response('The probe, whose branch is being made.', Probe),
     },
     failures: [

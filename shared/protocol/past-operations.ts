@@ -54,8 +54,8 @@ export const PAST_OPERATIONS = {
     params: z.strictObject({
       bisection_id: Id,
       project_id: Id,
-      /** Null: the same probe again. */
-      verdict: z.enum(['good', 'bad']).nullable(),
+      /** `skip`: the probe cannot be judged. Null: the same probe again. */
+      verdict: z.enum(['good', 'bad', 'skip']).nullable(),
     }),
     result: z.strictObject({
       /** Null: the bisection has ended. */
@@ -67,8 +67,9 @@ export const PAST_OPERATIONS = {
           /** The first bad commit is at one of these times. */
           from: Moment,
           until: Moment,
-          /** The time to be tried next; null: the commit is found. */
+          /** The time to be tried next; null: the commit is found, or all times are skipped. */
           probe: Moment.nullable(),
+          /** Null: not found. */
           first_bad: Moment.nullable(),
         })
         .nullable(),

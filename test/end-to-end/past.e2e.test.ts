@@ -23,6 +23,7 @@ let api: Api;
 let project: ProjectBody;
 let path: string;
 let mainUrl: string;
+let cli: CommandLine;
 
 beforeAll(async () => {
   stack = await startStack({ env: { RECOVERY_WINDOW_HOURS: '24', MIN_FREE_DISK_MB: '16' } });
@@ -31,10 +32,18 @@ beforeAll(async () => {
   path = `/api/v1/projects/${project.id}`;
   await api.allow(project.id);
   mainUrl = (await api.credentials(project.id, 'main')).direct_url;
+  cli = await CommandLine.open({
+    BRANCHGATE_URL: stack.url,
+    BRANCHGATE_PROJECT: project.id,
+    BRANCHGATE_TOKEN: await stack.token(),
+  });
   await query(mainUrl, 'create table item (id int primary key, email text)');
 });
 
-afterAll(() => stack?.stop());
+afterAll(async () => {
+  if (cli) rmSync(cli.folder, { recursive: true, force: true });
+  await stack?.stop();
+});
 
 const windowNow = async () => (await api.get<{ recoverable: Recoverable | null }>(path)).body.recoverable;
 const now = async () =>
@@ -44,6 +53,11 @@ const now = async () =>
       `select to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as at`,
     )
   )[0]?.at ?? '';
+/** A time in UTC, as a clock two hours ahead shows it. */
+function inZone(time: string): string {
+  const [, fraction = ''] = /(\.\d+)Z$/.exec(time) ?? [];
+  return `${new Date(Date.parse(time) + 7_200_000).toISOString().slice(0, 19)}${fraction}+02:00`;
+}
 const idsOf = async (ref: string) => {
   const url = (await api.credentials(project.id, ref)).direct_url;
   return (await query<{ id: number }>(url, 'select id from item order by id')).map(({ id }) => id);
@@ -66,11 +80,8 @@ test('a branch, a masked branch and a reset have what was there at a second of t
   const second = await now();
   await query(mainUrl, 'delete from item');
 
-  const before = await create({ branch_name: 'before', at: first });
-  expect(before).toMatchObject({
-    status: 201,
-    body: { data: 'full', parent_branch_id: project.main_branch.id },
-  });
+  const before = await cli.json('branch', 'create', 'before', '--at', inZone(first));
+  expect(before).toMatchObject({ data: 'full', parent_branch_id: project.main_branch.id });
   expect(await idsOf('before')).toEqual([1]);
   expect((await api.get<{ snapshots: unknown[] }>(`${path}/snapshots`)).body.snapshots).toEqual([]);
 
@@ -94,10 +105,10 @@ test('a branch, a masked branch and a reset have what was there at a second of t
   expect((await api.get<{ snapshots: unknown[] }>(`${path}/snapshots`)).body.snapshots).toEqual([]);
 
   expect(await reset('main', { to: 'time', at: second })).toMatchObject({ status: 403 });
-  const undone = await reset('main', { to: 'time', at: second, confirm: 'main' });
-  expect(undone).toMatchObject({ status: 200, body: { safety_snapshot_id: expect.any(String) } });
+  const undone = await cli.json('branch', 'reset', 'main', '--at', second, '--confirm', 'main');
+  expect(undone).toMatchObject({ safety_snapshot_id: expect.any(String) });
   expect(await idsOf('main')).toEqual([1, 2]);
-  await reset('main', { to: undone.body.safety_snapshot_id, confirm: 'main' });
+  await reset('main', { to: undone.safety_snapshot_id, confirm: 'main' });
   expect(await idsOf('main')).toEqual([3]);
 
   const listed = await api.get<{ audit_events: { name: string; metadata: object }[] }>(
@@ -122,35 +133,31 @@ test('a bisection finds the transaction after which a check fails', async () => 
     // Other tables change too, and their commits are probed.
     await query(mainUrl, `insert into item values (${100 + id}, 'later')`);
   }
-  const cli = await CommandLine.open({
-    BRANCHGATE_URL: stack.url,
-    BRANCHGATE_PROJECT: project.id,
-    BRANCHGATE_TOKEN: await stack.token(),
+  const check = ['psql', '-X', '-At', '-c', 'select count(*) = 0 from invoice where total < 0'];
+  const { stdout, stderr } = await cli.run(
+    ...['bisect', '--good', inZone(good), '--bad', await now(), '--diff', '--json', '--'],
+    ...check,
+  );
+  expect(stdout, stderr).not.toBe('');
+  const found: { committed_at: string; probes: number } = JSON.parse(stdout);
+  const [from = '', until = ''] = before;
+  expect(found.committed_at >= from && found.committed_at <= until).toBe(true);
+  expect(found).toMatchObject({
+    tables: ['public.invoice'],
+    changes: [{ name: 'invoice', inserted: 1, updated: 0, deleted: 0 }],
   });
-  try {
-    const check = ['psql', '-X', '-At', '-c', 'select count(*) = 0 from invoice where total < 0'];
-    const { stdout, stderr } = await cli.run(
-      ...['bisect', '--good', good, '--bad', await now(), '--diff', '--json', '--'],
-      ...check,
+  // Two dozen commits, and those of the host itself.
+  expect(found.probes).toBeLessThanOrEqual(14);
+  // Exit codes that are no verdicts, as for `git bisect run`.
+  for (const [code, message] of [
+    [125, 'skips every commit that is left'],
+    [200, 'has ended with exit code 200'],
+  ] as const) {
+    const ended = await cli.run(
+      ...['bisect', '--good', from, '--bad', until, '--', 'sh', '-c', `exit ${code}`],
     );
-    expect(stdout, stderr).not.toBe('');
-    const found: { committed_at: string; probes: number } = JSON.parse(stdout);
-    const [from = '', until = ''] = before;
-    expect(found.committed_at >= from && found.committed_at <= until).toBe(true);
-    expect(found).toMatchObject({
-      tables: ['public.invoice'],
-      changes: [{ name: 'invoice', inserted: 1, updated: 0, deleted: 0 }],
-    });
-    // Two dozen commits, and those of the host itself.
-    expect(found.probes).toBeLessThanOrEqual(14);
-    // The check can say that it cannot judge, as for `git bisect run`.
-    const unsaid = await cli.run(
-      ...['bisect', '--good', good, '--bad', await now(), '--', 'sh', '-c', 'exit 125'],
-    );
-    expect(unsaid.code).not.toBe(0);
-    expect(unsaid.stderr).toContain('cannot judge this time');
-  } finally {
-    rmSync(cli.folder, { recursive: true, force: true });
+    expect(ended.code).not.toBe(0);
+    expect(ended.stderr).toContain(message);
   }
   const { branches } = (await api.get<{ branches: BranchBody[] }>(`${path}/branches`)).body;
   expect(branches.filter(({ branch_name }) => branch_name.startsWith('bisect'))).toEqual([]);
