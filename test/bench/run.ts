@@ -23,6 +23,7 @@ import { measureFollowing } from './following.ts';
 import { measureFollowingLoad } from './following-load.ts';
 import { measureGrowth } from './growth.ts';
 import { measureHostThroughput } from './host-throughput.ts';
+import { measureLargeReplies } from './large-replies.ts';
 import { measureLiveMain } from './live-main.ts';
 import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
@@ -104,6 +105,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'far-client': { hindrance: () => null, measure: (signal) => measureFarClient(signal) },
   'first-run': { hindrance: () => null, measure: measureFirstRun },
   fixtures: { hindrance: xfsHindrance, measure: (signal) => measureFixtures(signal) },
+  'large-replies': { hindrance: () => null, measure: measureLargeReplies },
   past: { hindrance: xfsHindrance, measure: measurePast },
   'rate-limiter': { hindrance: () => null, measure: measureRateLimiter },
   'row-pages': { hindrance: () => null, measure: measureRowPages },

@@ -22,7 +22,7 @@ export const LONG_FILES = [
     'trials',
   ].map((room) => `test/agent/${room}/*.pg.test.ts`),
   'test/agent/join/{acme,join}.test.ts',
-  'test/edge/{coordinator/rename,events/event-streams,failover/promotion,hostile-keys,moves/move,oauth/authorization,several-isolates}.worker.test.ts',
+  'test/edge/{coordinator/rename,events/event-streams,failover/promotion,hostile-keys,moves/move,oauth/authorization,routes/past-times,scheduled,several-isolates}.worker.test.ts',
   ...[
     'addresses',
     'another-cluster',

@@ -113,7 +113,7 @@ beforeAll(async () => {
   const { db } = gateway;
   const [row] = await db
     .update(projects)
-    .set({ branchLimit: 20 })
+    .set({ branchLimit: 100 })
     .where(eq(projects.id, projectId))
     .returning();
   // The column has more, which nobody reads here.

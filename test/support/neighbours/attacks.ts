@@ -17,6 +17,7 @@ import {
 } from './attacks/floods.ts';
 import { advisoryLocks, tableLocks } from './attacks/locks.ts';
 import { slowViews } from './attacks/rows.ts';
+import { largeReplies } from './attacks/sql.ts';
 import {
   abandonedStatements,
   fewInodes,
@@ -50,6 +51,7 @@ export const ATTACKS = {
   'wrong passwords': wrongPasswords,
   'stalled logins': stalledLogins,
   'slow views': slowViews,
+  'large replies': largeReplies,
   'many projects': manyProjects,
   'sleeping autovacuum': sleepingAutovacuum,
   'multixact members': multixactMembers,
