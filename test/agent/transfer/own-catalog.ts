@@ -7,9 +7,9 @@ import { catalogLines, differentLines } from '../../support/catalog-lines.ts';
 export const FOLDER = join(import.meta.dirname, 'schemas');
 
 /** Schemas with the constructs of public projects, in texts of our own. */
-export const PUBLIC_SCHEMAS = ['code-forge', 'forum', 'map', 'rest-service', 'social-network'].map((name) =>
-  join(import.meta.dirname, `../../support/schemas/${name}.sql`),
-);
+export const PUBLIC_SCHEMAS = 'code-forge django-library forum map rails-shop rest-service social-network'
+  .split(' ')
+  .map((name) => join(import.meta.dirname, `../../support/schemas/${name}.sql`));
 
 /** Empties a source's database, for its owner `app`. */
 export const EMPTY_SOURCE = `do $$ declare name text; begin
