@@ -156,6 +156,20 @@ const baseNames = async () =>
 const foundByDoctor = async () =>
   (await examine(servers.host)).findings.map(({ sentence }) => sentence).join('\n');
 
+test('a base copy is made when the last one is as old as BASE_COPY_HOURS, and not before', async () => {
+  const { past, settings } = servers.host;
+  const last = await past.copyBase({ fast: true });
+  const hours = settings.BASE_COPY_HOURS * 3_600_000;
+  const before = await baseNames();
+  const looked = vi.spyOn(past, 'lacksRoom');
+  await keepAt(Date.parse(last.ended_at) + hours - 1, async () => assert(looked.mock.calls.length > 0));
+  looked.mockRestore();
+  assert.deepEqual(await baseNames(), before);
+  await keepAt(Date.parse(last.ended_at) + hours + 1, async () =>
+    assert.equal((await baseNames()).length, before.length + 1),
+  );
+});
+
 test('what is older than the window goes, and the window that is shown is recovered at both ends', async () => {
   const { past, settings } = servers.host;
   const { wal } = pastFolders(settings);

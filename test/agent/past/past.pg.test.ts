@@ -22,10 +22,12 @@ import { drill, keepRecords, readDrillState, runDrills } from '../../../agent/pa
 import { pastFolders } from '../../../agent/past/folders.ts';
 import { RECOVERY_STEPS, type RecoveryStep, recoverDatabase } from '../../../agent/past/recover.ts';
 import { PLATFORM_ROLE } from '../../../agent/postgres/connect.ts';
+import type { OnProgress } from '../../../agent/process/progress.ts';
 import { loadDatabaseName } from '../../../agent/transfer/load-database.ts';
 import { serverUser } from '../../../dev/stack/os-user.ts';
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import { momentOf } from '../../../shared/moment.ts';
+import type { ReplayProgress } from '../../../shared/project/job.ts';
 import type { DrillReport } from '../../../shared/protocol/recovery-drill.ts';
 import { Random } from '../../simulation/random.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -169,6 +171,17 @@ const filesWith = (folder: string, text: string): string[] =>
       }
     });
 
+/** Folders from there on that not only their owner may enter. */
+function openFolders(folder: string): string[] {
+  return [
+    folder,
+    ...readdirSync(folder, { recursive: true, encoding: 'utf8' }).map((name) => join(folder, name)),
+  ].filter((path) => {
+    const found = statSync(path, { throwIfNoEntry: false });
+    return found?.isDirectory() && (found.mode & 0o077) !== 0;
+  });
+}
+
 describe('a branch of a second of the past', () => {
   const random = new Random('seconds of the past');
   const moments: { at: string; n: number }[] = [];
@@ -259,8 +272,15 @@ test('no byte of another tenant is in the copy when anything of the tenant can r
   const seen: Partial<Record<RecoveryStep, string[][]>> = {};
   const facts: Partial<Awaited<ReturnType<typeof factsOf>>> = {};
   const params = paramsOf(await now());
-  const result = await recoverDatabase(servers.host, params, undefined, async (step, folder) => {
+  const replays: ReplayProgress[] = [];
+  const open: string[] = [];
+  const onProgress: OnProgress = (_, details) => {
+    const { replay } = details?.() ?? {};
+    if (replay) replays.push(replay);
+  };
+  const result = await recoverDatabase(servers.host, params, onProgress, async (step, folder) => {
     if (step === 'archived') return;
+    open.push(...openFolders(folder));
     seen[step] = CANARIES.map((canary) => filesWith(folder, canary));
     if (step === 'replayed') Object.assign(facts, await factsOf(folder));
   });
@@ -274,6 +294,9 @@ test('no byte of another tenant is in the copy when anything of the tenant can r
   assert.deepEqual(facts.settings, REFUSED);
   assert.deepEqual(facts.slots, []);
   if (CAN_LEAVE_NETWORK) assert.deepEqual(facts.interfaces, ['lo']);
+  assert.deepEqual(open, []);
+  assert(replays.length > 0);
+  for (const { bytes, replayed_bytes } of replays) assert(replayed_bytes < bytes);
   await drop(params);
 });
 
@@ -335,6 +358,7 @@ test('a drill passes, finds a lost byte of the archive and a lost base copy, and
   const drillNow = () => drill(servers.host, main, () => 0);
   assert.equal(await drillNow(), null);
   await keepRecords(servers.host, main);
+  assert.deepEqual(openFolders(pastFolders(servers.host.settings).root), []);
   const file = join(drills, `${main.project_id}.json`);
   const [record] = JSON.parse(readFileSync(file, 'utf8')).records;
   assert.deepEqual(
