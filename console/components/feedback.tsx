@@ -131,7 +131,9 @@ export function Loaded<T>({
   if (query.isError) return <ReadError error={query.error} onRetry={() => query.refetch()} />;
   return (
     <>
-      {query.failureReason !== null && <Note tone="warn">{messageOf(query.failureReason)}</Note>}
+      {query.failureReason !== null && !isHostAway(query.failureReason) && (
+        <Note tone="warn">{messageOf(query.failureReason)}</Note>
+      )}
       <Loading />
     </>
   );

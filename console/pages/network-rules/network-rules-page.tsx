@@ -281,7 +281,7 @@ function NetworkRulesPage() {
                 <ListTable columns={['Network', 'For', 'Opens', 'State', 'Description', 'Ends']}>
                   {all.map((rule) => (
                     <tr key={rule.id}>
-                      <td className="mono">{rule.cidr}</td>
+                      <td className="mono rule-network">{rule.cidr}</td>
                       <td>
                         {rule.branch_id === null ? (
                           'Every branch'
@@ -295,7 +295,7 @@ function NetworkRulesPage() {
                           {STATUSES[rule.status]}
                         </span>
                       </td>
-                      <td>
+                      <td className="rule-description">
                         <div>
                           <div>{rule.description ?? SOURCES[rule.source]}</div>
                           <div className="small quiet">Added {dateTime(rule.created_at)}</div>

@@ -29,6 +29,9 @@ const ImportDialog = lazy(() =>
   import('./import-dialog.tsx').then(({ ImportDialog }) => ({ default: ImportDialog })),
 );
 
+/** On a phone, the list shows three tables. */
+const show = (link: HTMLElement | null) => link?.scrollIntoView({ block: 'nearest' });
+
 /** The tables and views of a branch by their schema. */
 function TableList({ projectId, branch, tables, chosen, onImport }: Props) {
   const [wanted, setWanted] = useState('');
@@ -55,6 +58,7 @@ function TableList({ projectId, branch, tables, chosen, onImport }: Props) {
                   params={{ projectId, branch }}
                   search={{ schema, table: table.name }}
                   aria-current={table === chosen ? 'page' : undefined}
+                  ref={table === chosen ? show : undefined}
                   title={table.size_bytes === null ? table.name : `${table.name}, ${bytes(table.size_bytes)}`}
                 >
                   <Icon name={table.kind.includes('view') ? 'eye' : 'table'} />
