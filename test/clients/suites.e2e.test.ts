@@ -103,15 +103,7 @@ const SUITES: Record<string, Suite> = {
         'pg',
         'pg-query-stream',
       ],
-      ...[
-        'rimraf',
-
-        'sinon',
-        'sinon-chai',
-        'source-map-support',
-        'tedious',
-        'toxiproxy-node-client',
-      ],
+      ...['rimraf', 'sinon', 'sinon-chai', 'source-map-support', 'tedious', 'toxiproxy-node-client'],
     ],
     edits: [
       ...['test/knexfile.js', 'test/integration2/util/knex-instance-provider.js'].map(
@@ -145,6 +137,114 @@ const SUITES: Record<string, Suite> = {
     run: `DB=postgres ${MOCHA} --timeout 10000 --config test/mocha-integration-config-test.js \\
       --ignore 'test/integration2/*/*sqlite*.spec.js'`,
     read: readMocha,
+  },
+  sequelize: {
+    repository: 'sequelize/sequelize',
+    tag: 'v6.37.8',
+    commit: 'cb7f99ad05de56137672ab95586359ff6ceba004',
+    folders: ['src', 'test'],
+    root: '.',
+    needs: [
+      ...[
+        'chai',
+        'chai-as-promised',
+        'chai-datetime',
+        'cls-hooked',
+        'delay',
+        'esbuild',
+        'fs-jetpack',
+        'js-combinatorics',
+        'mocha',
+        'module-alias',
+        'node-hook',
+      ],
+      ...[
+        'p-map',
+        'p-props',
+        'p-settle',
+        'p-timeout',
+        'pg',
+        'pg-hstore',
+        'sinon',
+        'sinon-chai',
+        'source-map-support',
+        'tedious',
+      ],
+    ],
+    edits: [
+      [
+        'test/config/config.js',
+        'minifyAliases: env.SEQ_PG_MINIFY_ALIASES',
+        'minifyAliases: env.SEQ_PG_MINIFY_ALIASES, dialectOptions: { ssl: { rejectUnauthorized: true } }',
+      ],
+    ],
+    compiled: [{ from: 'src', to: 'lib', format: 'cjs' }],
+    run: `cp -rn src/. lib
+      for name in btree_gist citext hstore; do psql -Xqc "create extension $name"; done
+      export SEQ_HOST="$PGHOST" SEQ_PORT="$PGPORT" SEQ_DB="$PGDATABASE" SEQ_USER="$PGUSER" SEQ_PW="$PGPASSWORD"
+      DIALECT=postgres SEQ_TEST_CLEANUP_TIMEOUT=100000 ${NODE} node_modules/mocha/bin/mocha --exit --reporter json \\
+        --require ./test/registerEsbuild --timeout 100000 'test/integration/**/*.test.[tj]s' >${RESULTS}`,
+    // Its mocha writes no file, and cases print before the results.
+    read: (text) => readMocha(text.slice(text.lastIndexOf('{\n  "stats"'))),
+  },
+  asyncpg: {
+    repository: 'MagicStack/asyncpg',
+    tag: 'v0.27.0',
+    commit: '925cfe15be00776cb9b1a7d76bca74e0b5b2f4f1',
+    folders: ['tests'],
+    root: '.',
+    needs: [],
+    edits: [
+      // It names the database of a server of its own.
+      ...['adversity', 'cache_invalidation', 'connect', 'listeners', 'pool'].map(
+        (name): Edit => [
+          `tests/test_${name}.py`,
+          "database='postgres'",
+          "database=__import__('os').environ['PGDATABASE']",
+        ],
+      ),
+      // It gives a login, and the end of a session, 100 to 300 ms.
+      ...[
+        ['POOL_NOMINAL_TIMEOUT = 0.1', 'POOL_NOMINAL_TIMEOUT = 5'],
+        [
+          'acquire(timeout=0.1)\n        await pool.release',
+          'acquire(timeout=5)\n        await pool.release',
+        ],
+        ['sleep(0.3)\n\n            self.assertIs(', 'sleep(3)\n\n            self.assertIs('],
+      ].map(([text = '', replacement = '']): Edit => ['tests/test_pool.py', text, replacement]),
+    ],
+    compiled: [],
+    // The client itself is Debian's package.
+    run: `/usr/bin/python3 - >${RESULTS} 2>"$BRANCHGATE_LOG" <<'PYTHON'
+import traceback, unittest
+from tests import suite
+
+class Lines(unittest.TestResult):
+    failed = False
+    def startTest(self, test):
+        super().startTest(test)
+        self.failed = False
+    def fails(self, test, error):
+        self.failed = True
+        print(''.join(traceback.format_exception(*error)))
+    def addFailure(self, test, error):
+        self.fails(test, error)
+    def addError(self, test, error):
+        self.fails(test, error)
+        # A class that could not be prepared has no cases.
+        if not isinstance(test, unittest.TestCase): print(f"\\nnot ok {str(test).replace(' ', '-')}")
+    def addSubTest(self, test, part, error):
+        if error: self.fails(test, error)
+    def addSkip(self, test, reason):
+        self.skipped.append((test, reason))
+    def stopTest(self, test):
+        super().stopTest(test)
+        if not any(each is test for each, _ in self.skipped):
+            print(f"\\n{'not ok' if self.failed else 'ok'} {test.id()}", flush=True)
+
+suite().run(Lines())
+PYTHON`,
+    read: readLines,
   },
   'pg-boss': {
     repository: 'timgit/pg-boss',
@@ -254,6 +354,7 @@ describe.runIf(IS_NIGHTLY)('the test suites of clients', () => {
     const project = await api.project('Suites');
     const settings = { BRANCHGATE_URL: inject('stack').url, BRANCHGATE_PROJECT: project.id };
     installDebian('go', 'golang-go');
+    installDebian('/usr/lib/python3/dist-packages/asyncpg/__init__.py', 'python3-asyncpg');
     cli = await CommandLine.open({ ...settings, BRANCHGATE_TOKEN: await tokenOf({ tenant: TENANT }) });
   });
   afterAll(() => rmSync(cli.folder, { recursive: true, force: true }));

@@ -10,9 +10,12 @@ const run = promisify(execFile);
 /** Whether this machine can make and install Debian packages. */
 export const IS_DEBIAN = existsSync('/usr/bin/dpkg-deb');
 
-/** Whether Debian packages are installed, by a command of theirs, or could be. Only root can install one. */
+/** Whether Debian packages are installed, by a command or a file of theirs, or could be. Only root can install one. */
 export function install(command: string, ...packages: string[]): boolean {
-  const isInstalled = () => spawnSync('which', [command], { stdio: 'ignore' }).status === 0;
+  const isInstalled = () =>
+    command.startsWith('/')
+      ? existsSync(command)
+      : spawnSync('which', [command], { stdio: 'ignore' }).status === 0;
   if (isInstalled()) return true;
   if (process.getuid?.() !== 0) return false;
   execFileSync(
