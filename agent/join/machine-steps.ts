@@ -1,6 +1,7 @@
 import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import { probeCloneMethod } from '../cloning/clone-method.ts';
+import { ROTATION_STATE } from '../servers/unit-drop-ins.ts';
 import { hasReverseMap } from '../volumes/xfs.ts';
 import type { Context } from './context.ts';
 import { lastLine } from './machine.ts';
@@ -90,6 +91,8 @@ async function rotatePoolerLogs(context: Context): Promise<void> {
 
 async function endRotation({ machine, files }: Context): Promise<void> {
   if (files.record().files[`${UNITS}/${ROTATION.timer}`]) await disable(machine, ROTATION.timer);
+  if (machine.exists(ROTATION_STATE))
+    await machine.change(`removed ${ROTATION_STATE}`, () => machine.remove(ROTATION_STATE));
 }
 
 async function placePostgresLogs(context: Context): Promise<void> {

@@ -143,6 +143,9 @@ ${pooler.logFile} {
 }
 `;
 
+/** What logrotate remembers of the logs that this service rotates. */
+export const ROTATION_STATE = '/var/lib/logrotate/branchgate.status';
+
 export const logRotationUnit = () => `\
 # /etc/systemd/system/branchgate-logs.service
 [Unit]
@@ -150,7 +153,7 @@ Description=rotation of PgBouncer's logs
 
 [Service]
 Type=oneshot
-ExecStart=/usr/sbin/logrotate --state /var/lib/logrotate/branchgate.status /etc/branchgate/logrotate.conf
+ExecStart=/usr/sbin/logrotate --state ${ROTATION_STATE} /etc/branchgate/logrotate.conf
 `;
 
 export const logRotationTimer = () => `\
