@@ -62,7 +62,7 @@ describe.runIf(IS_NIGHTLY && canBoot() && install('apt-ftparchive', 'apt-utils')
       cpSync(await agentPackage(), first);
       addToRepository(repository, [first], key);
       system = await bootDebian();
-      system.serve(repository, PORT);
+      await system.serve(repository, PORT);
     }, WITHIN_MS);
     afterAll(async () => {
       await system?.stop();

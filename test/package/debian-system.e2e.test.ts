@@ -1,14 +1,15 @@
 import { execFile } from 'node:child_process';
 import { appendFileSync, existsSync, readFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { STEPS } from '../../agent/join/steps.ts';
 import { ROOT } from '../../dev/build/repository.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
-import { Api, type ProjectBody } from '../support/api.ts';
+import { Api, type Credentials, type ProjectBody } from '../support/api.ts';
 import { selfSigned } from '../support/certificates.ts';
-import { query } from '../support/database.ts';
+import { connect, query } from '../support/database.ts';
 import { agentPackage } from '../support/debian.ts';
 import { bootDebian, bootInQemu, canBoot, canEmulate, type DebianSystem } from '../support/debian-system.ts';
 import { eventually } from '../support/eventually.ts';
@@ -24,6 +25,8 @@ const BOOT_WITHIN_S = 900;
 const BOOT_TEST_WITHIN_MS = 3 * BOOT_WITHIN_S * 1000;
 const CONSOLE_BYTES = 4_000;
 const NAMES = STEPS.map(({ name }) => name);
+/** Between two queries of a client. Two that log in for each stay below the highest limit of connection attempts. */
+const PAUSE_MS = 100;
 const HBA = '/etc/postgresql/18/main/pg_hba.conf';
 
 /** The first command of docs/deploying.md that begins so, as a reader copies it; the overview has comments behind its own. */
@@ -46,6 +49,8 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
   let line: string[];
   let project: ProjectBody;
   let agentFile: string;
+  /** Of this machine, which lead to the ports of the system. */
+  let exposed: Record<string, number>;
 
   beforeAll(async () => {
     stack = await startStack({ env: { LIMIT_PUBLIC_PER_MINUTE: '100000' }, restarts: false });
@@ -89,6 +94,30 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
 
   const psql = (url: string, statement: string) =>
     system.run('psql', '--no-psqlrc', '--tuples-only', '--no-align', '--command', statement, url);
+  /** URL of a port of the system for a client on this machine. */
+  const fromHere = (url: string) => {
+    const local = new URL(url);
+    local.host = `127.0.0.1:${exposed[local.port]}`;
+    return local.href;
+  };
+
+  /** Keeps a session on each port, and runs a query in it again and again. @returns ends them, with what failed */
+  async function holdSessions({ direct_url, database_url }: Credentials): Promise<() => Promise<string[]>> {
+    const failures: string[] = [];
+    let isOver = false;
+    const sessions = await Promise.all([direct_url, database_url].map((url) => connect(fromHere(url))));
+    const working = sessions.map(async (session) => {
+      for (; !isOver; await sleep(PAUSE_MS))
+        await session.query('select 1').catch((error) => failures.push(String(error)));
+      await session.end();
+    });
+    return async () => {
+      isOver = true;
+      await Promise.all(working);
+      return failures;
+    };
+  }
+
   const isLinked = async () => {
     const { hosts } = (await platform.get<{ hosts: { id: string; linked: boolean }[] }>('/platform/v1/hosts'))
       .body;
@@ -146,6 +175,10 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
       "create table book (title text); insert into book values ('Seven')",
     );
     expect(made).toMatchObject({ code: 0 });
+    // A client below logs in for each of its queries.
+    await api.patch(`/api/v1/projects/${project.id}`, { connection_attempts_per_minute: 'max' });
+    exposed = { 5432: await freePort(), 6432: await freePort() };
+    for (const [there, port] of Object.entries(exposed)) await system.expose(port, Number(there));
     await api.branch(project.id, 'first');
     const first = await api.credentials(project.id, 'first');
     for (const url of [first.direct_url, first.database_url])
@@ -153,7 +186,9 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
   });
 
   test('an upgrade of the package upgrades the agent, and no client notices', async () => {
-    const { database_url } = await api.credentials(project.id, 'main');
+    const main = await api.credentials(project.id, 'main');
+    const { database_url } = main;
+    const endSessions = await holdSessions(main);
     let isDone = false;
     const failures: string[] = [];
     let queries = 0;
@@ -162,6 +197,7 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
         const { code, stderr } = await psql(database_url, "insert into book values ('more')");
         queries += 1;
         if (code !== 0) failures.push(stderr);
+        await sleep(PAUSE_MS);
       }
     });
     const before = (await system.must('systemctl', 'show', '--property=MainPID', 'branchgate-agent')).trim();
@@ -173,7 +209,7 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
     await eventually(async () => expect(await isLinked()).toBe(true));
     isDone = true;
     await Promise.all(clients);
-    expect(failures).toEqual([]);
+    expect([...failures, ...(await endSessions())]).toEqual([]);
     expect(queries).toBeGreaterThan(5);
     expect(await system.must('cmp', AGENT, '/usr/lib/branchgate-agent/branchgate-agent.mjs')).toBe('');
   });
@@ -208,10 +244,15 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
       const gatewayPort = Number(new URL(stack.url).port);
       const machine = await bootInQemu(system.root, { gatewayPort, ports });
       try {
-        const within = (check: () => Promise<void>) =>
-          eventually(check, BOOT_WITHIN_S).catch((error) => {
-            throw new Error(`${error}\n${machine.printed().slice(-CONSOLE_BYTES)}`);
-          });
+        const within = async (check: () => Promise<void>) => {
+          // A machine that is over is not waited for.
+          await eventually(async () => machine.hasEnded() || (await check()), BOOT_WITHIN_S).catch(
+            (error) => {
+              throw new Error(`${error}\n${machine.printed().slice(-CONSOLE_BYTES)}`);
+            },
+          );
+          expect(machine.hasEnded(), machine.printed().slice(-CONSOLE_BYTES)).toBe(false);
+        };
         await within(async () => expect(await isLinked()).toBe(true));
         for (const url of [direct, pooled]) {
           const local = new URL(url);
@@ -230,13 +271,24 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
     BOOT_TEST_WITHIN_MS,
   );
 
-  test('a renewed certificate is copied by one step', async () => {
+  test('a renewed certificate is served by both servers, and no session ends', async () => {
+    const main = await api.credentials(project.id, 'main');
+    const served = async (name: string) => {
+      const ca = readFileSync(system.at(`/srv/test/${name}.crt`), 'utf8');
+      for (const url of [main.direct_url, main.database_url])
+        await (await connect(fromHere(url), { ssl: { ca } })).end();
+    };
+    await served('server');
+    const endSessions = await holdSessions(main);
     selfSigned(system.at('/srv/test'), { name: 'renewed' });
     const words = ['--tls-cert', '/srv/test/renewed.crt', '--tls-key', '/srv/test/renewed.key'];
     await system.must('branchgate-agent', 'join', '--only', 'certificate', ...words);
     expect(readFileSync(system.at('/etc/branchgate/tls/server.crt'), 'utf8')).toBe(
       readFileSync(system.at('/srv/test/renewed.crt'), 'utf8'),
     );
+    await eventually(() => served('renewed'));
+    await expect(served('server')).rejects.toThrow('self-signed certificate');
+    expect(await endSessions()).toEqual([]);
   });
 
   test('leave and a purge put everything back, and leave the databases', async () => {
@@ -251,9 +303,9 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
         'SELECT datname FROM pg_database ORDER BY 1',
       );
     const names = (await system.must('ls', '/var/lib/postgresql/18/main/base')).trim();
-    const left = await system.run('branchgate-agent', 'leave');
-    expect(left.code, left.stderr + left.stdout).toBe(0);
-    expect(left.stdout).toMatch(/role branchgate and \d+ databases stay/);
+    const taken = await system.run('branchgate-agent', 'leave');
+    expect(taken.code, taken.stderr + taken.stdout).toBe(0);
+    expect(taken.stdout).toMatch(/role branchgate and \d+ databases stay/);
     await eventually(async () => expect(await databases()).toMatch(/db_first_/));
     expect((await system.must('ls', '/var/lib/postgresql/18/main/base')).trim()).toBe(names);
     expect(readFileSync(system.at(HBA), 'utf8')).not.toContain('branchgate');
@@ -267,6 +319,9 @@ describe.runIf(IS_NIGHTLY && canBoot())('a Debian system', () => {
       '/usr/lib/branchgate-agent',
     ])
       expect([path, existsSync(system.at(path))]).toEqual([path, false]);
+    const left =
+      "find / -xdev -path /srv -prune -o -iname '*branchgate*' -print -o -name '*.before-join*' -print";
+    expect(await system.must('sh', '-c', left)).toBe('');
     expect(await databases()).toMatch(/db_first_/);
   });
 });

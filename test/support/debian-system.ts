@@ -43,22 +43,28 @@ const PACKAGES = [
 /** Those that `apt` installs in a test. It finds them in its cache, because the system has no network. */
 const CACHED = ['postgresql-18', 'pgbouncer', 'nftables', 'xfsprogs', 'pgbackrest', 'logrotate'];
 
-/** Whether this machine can boot a kernel in qemu, without its processor's help if need be. */
+/** Whether this machine can boot a kernel in qemu. */
 export const canEmulate = (): boolean =>
   process.arch === 'x64' && canBoot() && install('qemu-system-x86_64', 'qemu-system-x86');
 
-/** An empty Debian. An older debootstrap does not know the name of the suite, so it gets the script of all newer ones. */
+/** Installs an empty Debian in a folder. An older debootstrap does not know the name of the suite, so it gets the script of all newer ones. */
+export const installDebian = (folder: string, packages: readonly string[]) =>
+  execute(
+    'debootstrap',
+    [
+      ...['--variant=minbase', `--include=${packages.join(',')}`],
+      ...[SUITE, folder, MIRROR, '/usr/share/debootstrap/scripts/sid'],
+    ],
+    { maxBuffer: 64 * 2 ** 20 },
+  );
+
 const baseSystem = (): Promise<string> =>
   oncePerRun('debian-root', async (folder) => {
-    const script = '/usr/share/debootstrap/scripts/sid';
-    const options = { maxBuffer: 64 * 2 ** 20 };
-    await execute(
-      'debootstrap',
-      ['--variant=minbase', `--include=${PACKAGES.join(',')}`, SUITE, folder, MIRROR, script],
-      options,
-    );
+    await installDebian(folder, PACKAGES);
     const apt = (...words: string[]) =>
-      execute('chroot', [folder, 'apt-get', '--quiet', ...FROZEN, ...words], options);
+      execute('chroot', [folder, 'apt-get', '--quiet', ...FROZEN, ...words], {
+        maxBuffer: 64 * 2 ** 20,
+      });
     await apt('update');
     await apt('install', '--yes', '--download-only', ...CACHED);
   });
@@ -119,7 +125,7 @@ async function passOn(at: ListenOptions, target: NetConnectOpts): Promise<Server
 
 /** Offers the files of a folder. */
 const FILE_SERVER = `const [folder, port] = process.argv.slice(1); const { createReadStream } = require('node:fs');
-require('node:http').createServer(({ url }, response) => createReadStream(folder + decodeURI(url)).on('error', () => response.writeHead(404).end()).pipe(response)).listen(Number(port), '127.0.0.1');`;
+require('node:http').createServer(({ url }, response) => createReadStream(folder + decodeURI(url)).on('error', () => response.writeHead(404).end()).pipe(response)).listen(Number(port), '127.0.0.1', () => console.log('listening'));`;
 
 const LOOPBACK = '127.0.0.1';
 const NODE = '/usr/lib/branchgate-agent/node';
@@ -170,20 +176,26 @@ export async function bootInQemu(
   const child = spawn(
     'qemu-system-x86_64',
     [
-      ...['-machine', 'q35', '-accel', 'kvm', '-accel', 'tcg', '-cpu', 'max', '-smp', '2', '-m', '4096'],
+      // Without KVM: a virtual machine can have the device and not the instructions.
+      ...['-machine', 'q35', '-accel', 'tcg,thread=multi', '-cpu', 'max', '-smp', '2', '-m', '4096'],
       ...['-display', 'none', '-monitor', 'none', '-serial', `file:${console}`, '-no-reboot'],
       ...['-kernel', boot('vmlinuz'), '-initrd', boot('initrd.img')],
       ...['-append', 'root=/dev/vda rw console=ttyS0 panic=1'],
       ...['-drive', `file=${disk},format=raw,if=virtio`],
       ...['-nic', `user,model=virtio-net-pci${forwards.join('')}`],
     ],
-    { stdio: 'ignore' },
+    { stdio: ['ignore', 'ignore', 'pipe'] },
   );
+  let complaint = '';
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    complaint += text;
+  });
   return {
-    /** What the system has printed on its console. */
-    printed: () => (existsSync(console) ? readFileSync(console, 'utf8') : ''),
+    /** What the system has printed on its console, and qemu. */
+    printed: () => complaint + (existsSync(console) ? readFileSync(console, 'utf8') : ''),
+    hasEnded: () => child.exitCode !== null || child.signalCode !== null,
     async stop() {
-      if (child.exitCode === null) {
+      if (child.exitCode === null && child.signalCode === null) {
         const ended = once(child, 'exit');
         child.kill('SIGKILL');
         await ended;
@@ -194,7 +206,7 @@ export async function bootInQemu(
 }
 
 /** The process IDs of a process's children, which has one thread. */
-const childrenOf = (pid: number | undefined) =>
+export const childrenOf = (pid: number | undefined) =>
   existsSync(`/proc/${pid}`)
     ? readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ')
     : [];
@@ -288,7 +300,7 @@ export async function bootDebian() {
     install: (...names: string[]) =>
       must('env', 'DEBIAN_FRONTEND=noninteractive', 'apt-get', 'install', '--yes', '--quiet', ...names),
     /** Offers a folder of this machine over HTTP on the system's loopback. */
-    serve(path: string, port: number) {
+    async serve(path: string, port: number) {
       const words = [
         '--target',
         init,
@@ -300,7 +312,9 @@ export async function bootDebian() {
         path,
         String(port),
       ];
-      children.push(spawn('nsenter', words, { stdio: 'ignore' }));
+      const server = spawn('nsenter', words, { stdio: ['ignore', 'pipe', 'inherit'] });
+      children.push(server);
+      await once(server.stdout, 'data');
     },
     /** Makes a port of this machine's loopback a port of the system's. Needs the Node of the agent's package. */
     async forward(port: number) {
