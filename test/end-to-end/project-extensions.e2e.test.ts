@@ -2,9 +2,13 @@ import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { ProjectBody } from '../support/api.ts';
+import { CommandLine } from '../support/command-line.ts';
+import { openBrowser, visit } from '../support/console/browser.ts';
+import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { eventually } from '../support/eventually.ts';
 import { connectOnHost } from '../support/host/host-session.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
+import { newOwner } from '../support/sign-in/people.ts';
 import { runAt, TwoHosts } from '../support/stack/two-hosts.ts';
 import { installStandIn, STAND_IN_VERSION } from '../support/stand-in-postgis.ts';
 
@@ -38,7 +42,11 @@ describe.runIf(IS_NIGHTLY)('a project with PostGIS', () => {
   }
 
   beforeAll(async () => {
-    two = await TwoHosts.start({ PROJECT_EXTENSIONS: 'postgis' });
+    two = await TwoHosts.start({
+      PROJECT_EXTENSIONS: 'postgis',
+      RECOVERY_WINDOW_HOURS: '24',
+      MIN_FREE_DISK_MB: '16',
+    });
     await offer(0, STAND_IN_VERSION);
     await offer(1, STAND_IN_VERSION);
   }, 300_000);
@@ -61,7 +69,7 @@ describe.runIf(IS_NIGHTLY)('a project with PostGIS', () => {
       expect((await create(wrong)).status).toBe(422);
   });
 
-  test('keeps it in branches, resets, snapshots, and on another host of the same version', {
+  test('keeps it in branches, resets, a recovery, moves and a drain to a host of the same version', {
     timeout: 600_000,
   }, async () => {
     const { api } = two;
@@ -90,6 +98,24 @@ describe.runIf(IS_NIGHTLY)('a project with PostGIS', () => {
     expect((await api.post(`${path}/branches/pr-1/reset`, { to: 'parent' })).status).toBeLessThan(300);
     await has('pr-1');
 
+    await eventually(async () => {
+      const { body } = await api.get<{ recoverable: unknown }>(path);
+      expect(body.recoverable).not.toBeNull();
+    }, 120);
+    const [moment] = await owner(
+      'main',
+      `select to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as at`,
+    );
+    await owner('main', 'delete from place');
+    const recovered = await api.post(`${path}/branches`, { branch_name: 'before', ...moment });
+    expect(recovered.status, JSON.stringify(recovered.body)).toBe(201);
+    await has('before');
+    const back = await api.post(`${path}/branches/main/reset`, { to: 'time', ...moment, confirm: 'main' });
+    expect(back.status, JSON.stringify(back.body)).toBeLessThan(300);
+    await has('main');
+    expect((await api.delete(`${path}/branches/before`)).status).toBe(202);
+    await eventually(async () => expect((await api.get(`${path}/branches/before`)).status).toBe(404));
+
     const former = await two.hostOf(project.id);
     const other = two.otherThan(former);
     await two.begin(project.id, other, { drop_snapshots: true });
@@ -106,5 +132,60 @@ describe.runIf(IS_NIGHTLY)('a project with PostGIS', () => {
     );
     expect(refused.branches.every(({ state }) => state === 'waiting')).toBe(true);
     await has('main');
+
+    const drain = `/platform/v1/hosts/${other}/drain`;
+    const drainUntil = async (wanted: object) => {
+      const begun = await two.platform.post(drain, { drop_snapshots: true });
+      expect(begun.status, JSON.stringify(begun.body)).toBe(202);
+      await eventually(
+        async () =>
+          expect((await two.platform.get(drain)).body).toMatchObject({
+            ...wanted,
+            moving: null,
+            waiting: [],
+          }),
+        300,
+      );
+    };
+    const stays = { project_id: project.id, message: expect.stringContaining('the other host has 4.0.0') };
+    await drainUntil({ remaining: 1, failed: [stays] });
+    await has('main');
+    await offer(number, STAND_IN_VERSION);
+    await drainUntil({ remaining: 0, failed: [] });
+    expect(await two.hostOf(project.id)).toBe(former);
+    for (const branch of ['main', 'pr-1']) await has(branch);
+  });
+
+  test('is asked for by the command line, and on the page for a new project', async () => {
+    const { url } = two.stack;
+    const cli = await CommandLine.open({ BRANCHGATE_URL: url, BRANCHGATE_TOKEN: await two.stack.token() });
+    const made = await cli.run('project', 'create', 'atlas', '--extension', 'postgis', '--json');
+    expect(made.code, made.stderr).toBe(0);
+    expect(JSON.parse(made.stdout)).toMatchObject({ name: 'atlas', extensions: ['postgis'] });
+    const words = ['--extension', 'postgis', '--extension', 'postgis_raster'];
+    const refused = await cli.run('project', 'create', 'other', ...words);
+    expect([refused.code, refused.stderr]).toEqual([2, expect.stringContaining('offered: postgis')]);
+
+    const person = await newOwner(siteOf(two.stack), 'maps@example.org');
+    const browser = await openBrowser();
+    try {
+      const { page } = await visit(browser, url, { colorScheme: 'light' });
+      await signInOnPage(page, person.email);
+      await page.getByRole('link', { name: 'New project' }).first().click();
+      await page.getByLabel('Name', { exact: true }).fill('atlas');
+      const extensions = page.getByLabel('Extensions (optional)');
+      await extensions.fill('postgis, postgis_raster');
+      await page.getByText(`branchgate project create atlas ${words.join(' ')}`).waitFor();
+      await page.getByRole('button', { name: 'New project' }).click();
+      const problem = 'no database host creates projects with them; offered: postgis';
+      await page.getByText(problem, { exact: true }).waitFor();
+      await extensions.fill('postgis');
+      await page.getByRole('button', { name: 'New project' }).click();
+      await page.waitForURL(/\/projects\/[0-9a-f-]{36}/);
+    } finally {
+      await browser.close();
+    }
+    const { body } = await person.api.get<{ projects: ProjectBody[] }>('/api/v1/projects');
+    expect(body.projects.map(({ extensions }) => extensions)).toEqual([['postgis']]);
   });
 });
