@@ -78,6 +78,17 @@ async function addressForRule(command: Command, session: Session, branch?: strin
   );
 }
 
+/** Warns if another member has a rule for the same address: a network then gives it to several machines. */
+async function warnIfShared({ client }: Session, added: Schemas['NetworkRule']): Promise<void> {
+  const init = { params: { path: { project_id: added.project_id } } };
+  const rules = await take(client.all(RULES, init));
+  const other = rules.find(({ cidr, created_by }) => cidr === added.cidr && created_by !== added.created_by);
+  if (other)
+    say(
+      `The rule ${other.id} of another member is for ${added.cidr} too. If that is another machine, a network gives both this address, and everybody behind it may connect: name a narrower network, or let the balancer keep the client's address.`,
+    );
+}
+
 /** The ranges of the networks that rules name, by the name. */
 async function namedNetworks(
   { client }: Session,
@@ -131,7 +142,9 @@ function ruleCommand(): Command {
         network === OBSERVED ? await addressForRule(command, session, branch?.branch_name) : network;
       const body = { ...about, ...(isNetworkName(network) ? { network } : { cidr }) };
       const init = { params: { path: { project_id } }, body };
-      printRecord(command, await dataOf(session.client.api.POST(RULES, init)), RULE_COLUMNS);
+      const rule = await dataOf(session.client.api.POST(RULES, init));
+      printRecord(command, rule, RULE_COLUMNS);
+      if (network === OBSERVED) await warnIfShared(session, rule);
     });
 
   group

@@ -16,7 +16,7 @@ import { eventually } from '../support/eventually.ts';
 import { firstByDay, IS_NIGHTLY } from '../support/nightly.ts';
 import { Browser } from '../support/sign-in/browser.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
-import { ownerOf, tokenOf } from '../support/tenants.ts';
+import { apiOf, ownerOf, tokenOf } from '../support/tenants.ts';
 
 const run = promisify(execFile);
 const TENANT = 'command-line';
@@ -689,9 +689,11 @@ test.runIf(IS_NIGHTLY)(
       );
       await api.allow(id, '203.0.113.7/32');
       expect((await inside.run('doctor')).stdout).toMatch(/address\s+false\s.*as 127\.0\.0\.1/);
-      expect(await inside.json('rule', 'add', 'observed', '--branch', 'main')).toMatchObject({
-        cidr: '127.0.0.1/32',
-      });
+      // With the rule of its creator.
+      await (await apiOf({ tenant: TENANT, role: 'admin' })).branch(id, 'theirs');
+      const added = await inside.run('rule', 'add', 'observed', '--branch', 'main', '--json');
+      expect(JSON.parse(added.stdout)).toMatchObject({ cidr: '127.0.0.1/32' });
+      expect(added.stderr).toContain('of another member is for 127.0.0.1/32 too.');
       expect(await psql()).toMatchObject({ code: 0, stdout: '1\n' });
       const again = await inside.run('rule', 'add', 'observed');
       expect([again.code, again.stderr]).toEqual([1, expect.stringContaining('a rule admits it')]);
