@@ -11,6 +11,22 @@ process.stdout.on('error', () => {});
 
 const say = (line: string) => console.log(line);
 
+/** What README begins with, or in an image docs/trying.md. */
+const firstCommands = (url: string) =>
+  process.env.BRANCHGATE_IMAGE
+    ? `  docker exec -it branchgate bash
+  branchgate login --email ada@example.com`
+    : `  npm run build && alias branchgate="node $PWD/dist/branchgate.mjs"
+  branchgate login ${url}`;
+
+const COPIES = `
+Each branch is a full copy: the file system of the data has no reflinks, as XFS and Btrfs have.
+`;
+const IN_IMAGE = `
+This image is for trying branchgate, not for production. Clients outside of it have the address of the engine's bridge, and a
+rule for one admits all of them: publish the ports on 127.0.0.1 only.
+`;
+
 try {
   const settings = readSettings(process.env);
   const stack = await startStack(settings, { report: say, restarts: true, signal: interrupted.signal });
@@ -25,13 +41,12 @@ try {
   process.exit(1);
 }
 
-function greet({ base_url }: StackState) {
+function greet({ base_url, clone_method }: StackState) {
   say(`
 In another terminal (sign in as ada@example.com, password branchgate):
-  npm run build && alias branchgate="node $PWD/dist/branchgate.mjs"
-  branchgate login ${base_url}
+${firstCommands(base_url)}
   branchgate project create shop --if-exists return
   branchgate psql
-
+${clone_method === 'copy' ? COPIES : ''}${process.env.BRANCHGATE_IMAGE ? IN_IMAGE : ''}
 branchgate is ready: ${base_url}`);
 }

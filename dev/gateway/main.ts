@@ -15,6 +15,8 @@ import { applyMigrations } from './migrations.ts';
 
 const Settings = z.object({
   GATEWAY_PORT: z.coerce.number(),
+  /** Address to listen on. The image listens on all, because its ports are published one by one. */
+  GATEWAY_HOST: z.string().default(LOOPBACK),
   GATEWAY_STATE_DIR: z.string(),
   /** The Worker as one file. */
   GATEWAY_BUNDLE: z.string(),
@@ -40,7 +42,7 @@ const { d1_databases: databases } = configuration;
 const [database] = databases;
 
 const miniflare = new Miniflare({
-  host: LOOPBACK,
+  host: settings.GATEWAY_HOST,
   port: settings.GATEWAY_PORT,
   resourcePersistencePath: settings.GATEWAY_STATE_DIR,
   // Otherwise Miniflare fetches a sample of Cloudflare's request properties from the internet.

@@ -90,6 +90,10 @@ const NOT_RUN: Record<string, readonly (readonly [beginning: string, reason: str
   'docs/rehearsal.md': [
     ['branchgate rehearse', 'the migrations are those of the reader; test/cli/rehearse has some'],
   ],
+  'docs/trying.md': [
+    ['docker build', 'no engine runs here; test/package/image builds and starts it'],
+    ['docker exec', 'the same; test/package/image runs each command'],
+  ],
 };
 
 /** @throws Error while nothing listens on this port of the machine */
