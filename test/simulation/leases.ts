@@ -26,7 +26,11 @@ async function untilProjectsLeasesEnd(run: ActorRun, project: ModelProject): Pro
   const converged = Date.now();
   let last = 0;
   for (;;) {
-    const { body } = await run.model.api.get<{ branches: BranchBody[] }>(path);
+    const { status, body } = await run.model.api.get<{ branches: BranchBody[] }>(path);
+    if (status !== 200) {
+      run.report(`the list of branches: unexpected response ${status}`);
+      break;
+    }
     const now = Date.now();
     const listed = new Map(body.branches.map((branch) => [branch.id, branch]));
     for (const { id, existence, leasedUntil } of leased) {

@@ -86,6 +86,8 @@ export class Stage {
       STANDBY: form.standby ? '1' : '0',
       MEASURE_INTERVAL_SECONDS: '2',
       ...UNLIMITED,
+      // A schedule plans as many other branches as a project may have.
+      LEASED_BRANCH_LIMIT: '50',
       // With the default, the small disk would always be full.
       ...(disk && { PGDATA_DIR: disk.folder, MIN_FREE_DISK_MB: '16' }),
     };
