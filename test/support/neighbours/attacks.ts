@@ -10,6 +10,7 @@ import {
 import {
   failedStatements,
   fullVolume,
+  hugeRows,
   notifications,
   serverLog,
   temporaryFiles,
@@ -25,6 +26,7 @@ import {
   memory,
   multixactMembers,
   oldTransaction,
+  schemaChanges,
   sleepingAutovacuum,
   transactionIds,
 } from './attacks/work.ts';
@@ -57,6 +59,8 @@ export const ATTACKS = {
   'multixact members': multixactMembers,
   'many tables': manyTables,
   'few inodes': fewInodes,
+  'huge rows': hugeRows,
+  'schema changes': schemaChanges,
 } satisfies Record<string, Attack>;
 
 export type AttackName = keyof typeof ATTACKS;

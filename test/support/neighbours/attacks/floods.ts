@@ -138,6 +138,17 @@ export const writeAheadLog: Attack = {
   growth: { wal: 60 * MIB },
 };
 
+/** Rows of 10 MiB. A standby repeats each of them before the commits of others that come later. */
+export const hugeRows: Attack = {
+  row: '3.1',
+  login: 'read_write',
+  setUp: 'create table huge (data text); alter table huge alter data set storage external',
+  run: (attacker) => flood(attacker, `insert into huge values (repeat('x', ${CHUNK_BYTES}))`),
+  boundsLatency: true,
+  revocation: null,
+  least: { chunks: 5 },
+};
+
 /**
  * Rows that are not compressed. The volume is as small as the test makes it: nothing else bounds this attack.
  */

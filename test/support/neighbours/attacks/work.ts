@@ -157,6 +157,65 @@ export const multixactMembers: Attack = {
   most: { members: 1_000_000 },
 };
 
+/** What would keep WAL, follow the changes of others or run code in their sessions. */
+const REFUSED = [
+  "select pg_create_physical_replication_slot('kept', true)",
+  "select pg_create_logical_replication_slot('kept', 'pgoutput')",
+  'create publication every for all tables',
+  'create publication every for tables in schema public',
+  "create subscription kept connection '' publication p with (connect = false)",
+  `create function no() returns event_trigger language plpgsql as 'begin raise exception $$no$$; end';
+   create event trigger no on ddl_command_start execute function no()`,
+  "alter system set synchronous_standby_names = ''",
+  'select pg_wal_replay_pause()',
+  'select pg_switch_wal()',
+];
+
+/**
+ * Tables, rewrites and publications, each under an ACCESS EXCLUSIVE lock that a standby takes too. Subtransactions beyond
+ * the cache of PostgreSQL make the standby look for each id.
+ */
+export const schemaChanges: Attack = {
+  row: '3.3',
+  login: 'owner',
+  run: ({ connect, repeat, goesOn, count }) =>
+    repeat(async () => {
+      const session = await connect('direct');
+      try {
+        for (const statement of REFUSED)
+          await session.query(statement).then(
+            () => count('allowed'),
+            () => count('refused'),
+          );
+        while (goesOn()) {
+          const name = `t_${Math.random().toString(36).slice(2)}`;
+          await session.query(
+            `begin;
+             create table ${name} (id integer primary key, a text, b text);
+             insert into ${name} select n, n, n from generate_series(1, 500) as n;
+             do $do$ begin
+               for n in 1..100 loop
+                 begin update ${name} set a = 'b' where id = n; exception when others then null; end;
+               end loop;
+             end $do$;
+             create publication p_${name} for table ${name};
+             create index on ${name} (a); create index on ${name} (b);
+             alter table ${name} alter id type bigint, replica identity full;
+             commit;
+             drop publication p_${name}; drop table ${name}`,
+          );
+          count('schema changes');
+        }
+      } finally {
+        void session.end().catch(() => {});
+      }
+    }),
+  boundsLatency: true,
+  revocation: null,
+  least: { 'schema changes': 10, refused: REFUSED.length },
+  most: { allowed: 0 },
+};
+
 /** Small tables take little space, and each has files. */
 export const manyTables = {
   row: '2.7',

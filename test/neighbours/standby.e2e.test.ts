@@ -1,0 +1,94 @@
+import type pg from 'pg';
+import { afterAll, describe, expect, test } from 'vitest';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
+import { Api } from '../support/api.ts';
+import { connect, query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
+import { describeAttacks } from '../support/neighbours/describe-attacks.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
+import type { Stack } from '../support/stack/stack.ts';
+import { SteadyClient } from '../support/steady-client.ts';
+
+/**
+ * A tenant attacks on a host whose standby repeats everything that is written. The commits of another tenant wait until the
+ * standby has applied them, so what holds up the standby holds up these.
+ */
+
+interface HostBody {
+  id: string;
+  name: string;
+  members: { host_id: string; lag_bytes: number | null }[];
+}
+
+let stack: Stack;
+let api: Api;
+let operator: Api;
+let projectId: string;
+let session: pg.Client;
+let ledger: SteadyClient;
+const confirmed: number[] = [];
+
+const urlOf = async () => (await api.credentials(projectId, 'main')).direct_url;
+const standby = async () => {
+  const { body } = await operator.get<{ hosts: HostBody[] }>('/platform/v1/hosts');
+  return body.hosts.find(({ name }) => name === 'local-standby') as HostBody;
+};
+const isConfirming = () =>
+  eventually(async () => {
+    const { body } = await api.get<{ durability_state: string }>(`/api/v1/projects/${projectId}`);
+    expect(body.durability_state).toBe('confirming');
+    const { id, members } = await standby();
+    const { lag_bytes } = members.find(({ host_id }) => host_id === id) ?? { lag_bytes: null };
+    // The victim writes all the time.
+    expect(lag_bytes ?? Number.POSITIVE_INFINITY).toBeLessThan(2 ** 20);
+  });
+
+async function prepare(started: Stack): Promise<void> {
+  stack = started;
+  operator = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET ?? '');
+  api = new Api(stack.url, await stack.token({ tenant: 'ledger', email: 'owner@ledger.example' }));
+  const project = await api.project('Ledger');
+  projectId = project.id;
+  await api.allow(projectId);
+  // The standby may still be copying.
+  await eventually(async () =>
+    expect((await api.patch(`/api/v1/projects/${projectId}`, { durability: 'sync' })).status).toBe(200),
+  );
+  await isConfirming();
+  session = await connect(await urlOf());
+  await session.query('create table entry (id integer primary key, text text)');
+  ledger = await SteadyClient.start(async () => {
+    const id = confirmed.length;
+    await session.query('insert into entry values ($1, md5($1::int::text))', [id]);
+    confirmed.push(id);
+  });
+}
+
+describe.runIf(IS_NIGHTLY)('on a host with a standby', () => {
+  afterAll(async () => {
+    await ledger?.end();
+    await session?.end().catch(() => {});
+  });
+
+  describeAttacks(
+    ['huge rows', 'schema changes', 'locks on tables', 'transaction ids', 'notifications'],
+    () => ({ restarts: false, env: { STANDBY: '1' }, prepare }),
+    async () => {
+      ledger.expectUndisturbed();
+      await isConfirming();
+    },
+  );
+
+  test('afterwards the standby takes over with every confirmed row, as it was written', async () => {
+    await ledger.end();
+    expect(ledger.failures).toEqual([]);
+    expect(confirmed.length).toBeGreaterThan(1_000);
+    const { id } = await standby();
+    expect((await operator.post(`/platform/v1/hosts/${id}/promote`, {})).status).toBe(200);
+    const found = await query<{ rows: number; wrong: number }>(
+      await urlOf(),
+      'select count(*)::int as rows, (count(*) filter (where text <> md5(id::text)))::int as wrong from entry',
+    );
+    expect(found).toEqual([{ rows: confirmed.length, wrong: 0 }]);
+  });
+});
