@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
@@ -11,7 +11,6 @@ import { databasePrint } from '../../../agent/postgres/database-print.ts';
 import { AGENT_LOGINS } from '../../../agent/servers/configuration.ts';
 import { type CopiedTable, countRows } from '../../../agent/transfer/copy-rows.ts';
 import { inSource, openReplicationSession } from '../../../agent/transfer/source-session.ts';
-import { ROOT } from '../../../dev/build/repository.ts';
 import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
 import type { Method, MethodResult } from '../../../shared/protocol/operations.ts';
 import { followName, moverLogin } from '../../../shared/protocol/transfer-operations.ts';
@@ -20,7 +19,7 @@ import { STATE, TRANSFER } from '../../support/host/follower.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, type Branch, connect, Project } from '../../support/host/host-project.ts';
 import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
-import { expectSameCatalogs, FOLDER } from './own-catalog.ts';
+import { expectSameCatalogs, FOLDER, PUBLIC_SCHEMAS } from './own-catalog.ts';
 
 /** The operations of a move from one host to another, in the order of its job. */
 
@@ -745,53 +744,66 @@ describe('a branch that is copied', () => {
 describe('a schema of many kinds', () => {
   afterEach(releaseAll);
 
-  test('has its catalogs, keys and rights on the next host, after a copy and after following', async () => {
-    const project = new Project(former.host);
-    const main = await project.create('db_kinds_prod', null);
-    const [example = ''] = firstByDay(1, ['code-forge', 'social-network', 'rest-service', 'map', 'forum']);
-    await asClient(
-      ...([former.host, 'direct', main, 'owner'] as const),
-      `${readFileSync(join(ROOT, `test/support/schemas/${example}.sql`), 'utf8')};
+  test.each(firstByDay(1, PUBLIC_SCHEMAS).map((path) => [basename(path, '.sql'), path] as const))(
+    'like that of a %s, has its catalogs, keys and rights on the next host, after a copy and after following',
+    async (name, path) => {
+      const database = `db_${name.replaceAll('-', '_')}_prod`;
+      const project = new Project(former.host);
+      const main = await project.create(database, null);
+      await asClient(
+        ...([former.host, 'direct', main, 'owner'] as const),
+        `${readFileSync(path, 'utf8')};
        create schema keys; set search_path = keys; ${readFileSync(join(FOLDER, 'partitioned-keys.sql'), 'utf8')};
        revoke all on event from g_${project.id.replaceAll('-', '')}_ro; grant select on event to public`,
-    );
-    const branch = await project.create('db_kinds_prod_br_copied', main.database);
-    const move = new Move(project, main);
-    await move.admit({ frozen: [branch.branch_id] });
-    const there = new Project(next.host, undefined, project.id);
-    const follow = { slot: followName(project.id), publication: null };
-    await move.copy(there, branch, null);
-    const of = await move.copy(there, main, follow, move.job_id);
-    await asClient(
-      ...([former.host, 'direct', main, 'owner'] as const),
-      "insert into keys.event (at, code) values ('2026-03-01', 'z')",
-    );
-    await move.close(branch.branch_id);
-    const { cut_over, findings } = await runOperation(next.host, 'follow.cutover', {
-      ...of,
-      job_id: move.job_id,
-      writes_refused: true,
-      is_compared: false,
-    });
-    expect([findings, cut_over === null]).toEqual([[], false]);
-    for (const { database } of [branch, main]) {
-      const theirs = await asPlatform(former, database);
-      const ours = await asPlatform(next, database);
-      await expectSameCatalogs(theirs, ours, { except: follow.slot, rights: true });
-    }
-    for (const moved of [branch, main]) {
-      const client = await connect(next.host, 'direct', moved, 'owner');
-      const again =
-        "insert into keys.event (id, at, code) overriding system value values (1, '2025-12-02', 'b')";
-      const upsert = `${again} on conflict (id, at) do update set note = 'again' returning note`;
-      expect((await client.query(upsert)).rows).toEqual([{ note: 'again' }]);
-      await expect(client.query(again)).rejects.toMatchObject({ code: '23505' });
-      await client.end();
-    }
-    await runOperation(next.host, 'project.drop', { job_id: randomUUID(), project_id: project.id });
-    await move.release();
-    expect(await leftOvers()).toEqual(NOTHING);
-  });
+      );
+      const isForced = name === 'rest-service';
+      const forced = isForced ? [await project.create(`${database}_br_forced`, main.database)] : [];
+      if (isForced)
+        await asClient(
+          ...([former.host, 'direct', main, 'owner'] as const),
+          'alter table internal.articles no force row level security',
+        );
+      const branch = await project.create(`${database}_br_copied`, main.database);
+      const move = new Move(project, main);
+      await move.admit({ frozen: [branch, ...forced].map(({ branch_id }) => branch_id) });
+      const there = new Project(next.host, undefined, project.id);
+      // A policy that applies to owners hides rows from every login of a tenant.
+      for (const one of forced)
+        await expect(move.copy(there, one, null)).rejects.toThrow(/hides rows of internal\.articles/);
+      const follow = { slot: followName(project.id), publication: null };
+      await move.copy(there, branch, null);
+      const of = await move.copy(there, main, follow, move.job_id);
+      await asClient(
+        ...([former.host, 'direct', main, 'owner'] as const),
+        "insert into keys.event (at, code) values ('2026-03-01', 'z')",
+      );
+      await move.close(branch.branch_id);
+      const { cut_over, findings } = await runOperation(next.host, 'follow.cutover', {
+        ...of,
+        job_id: move.job_id,
+        writes_refused: true,
+        is_compared: false,
+      });
+      expect([findings, cut_over === null]).toEqual([[], false]);
+      for (const { database } of [branch, main]) {
+        const theirs = await asPlatform(former, database);
+        const ours = await asPlatform(next, database);
+        await expectSameCatalogs(theirs, ours, { except: follow.slot, rights: true });
+      }
+      for (const moved of [branch, main]) {
+        const client = await connect(next.host, 'direct', moved, 'owner');
+        const again =
+          "insert into keys.event (id, at, code) overriding system value values (1, '2025-12-02', 'b')";
+        const upsert = `${again} on conflict (id, at) do update set note = 'again' returning note`;
+        expect((await client.query(upsert)).rows).toEqual([{ note: 'again' }]);
+        await expect(client.query(again)).rejects.toMatchObject({ code: '23505' });
+        await client.end();
+      }
+      await runOperation(next.host, 'project.drop', { job_id: randomUUID(), project_id: project.id });
+      await move.release();
+      expect(await leftOvers()).toEqual(NOTHING);
+    },
+  );
 });
 
 /** A superuser's session, for the readers of catalogs. */
