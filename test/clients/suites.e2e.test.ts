@@ -183,7 +183,7 @@ const SUITES: Record<string, Suite> = {
       for name in btree_gist citext hstore; do psql -Xqc "create extension $name"; done
       export SEQ_HOST="$PGHOST" SEQ_PORT="$PGPORT" SEQ_DB="$PGDATABASE" SEQ_USER="$PGUSER" SEQ_PW="$PGPASSWORD"
       DIALECT=postgres SEQ_TEST_CLEANUP_TIMEOUT=100000 ${NODE} node_modules/mocha/bin/mocha --exit --reporter json \\
-        --require ./test/registerEsbuild --timeout 100000 'test/integration/**/*.test.[tj]s' >${RESULTS}`,
+        --require ./test/registerEsbuild --timeout 100000 $(find test/integration -name '*.test.[tj]s' | sort) >${RESULTS}`,
     // Its mocha writes no file, and cases print before the results.
     read: (text) => readMocha(text.slice(text.lastIndexOf('{\n  "stats"'))),
   },
