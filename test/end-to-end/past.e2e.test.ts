@@ -238,8 +238,11 @@ test('the console shows the time line, the drills, and what a reset to a time wo
     const { violations } = await new AxeBuilder({ page }).setLegacyMode(true).analyze();
     expect(violations.map(({ id }) => id)).toEqual([]);
     await mark.getByRole('link', { name: 'Branch from before' }).click();
+    // A browser leaves out the second 0.
     await eventually(async () =>
-      expect(await page.getByLabel('As it was at').inputValue()).toMatch(/^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d$/),
+      expect(await page.getByLabel('As it was at').inputValue()).toMatch(
+        /^20\d\d-\d\d-\d\dT\d\d:\d\d(:\d\d)?$/,
+      ),
     );
 
     await page.goto(`/projects/${shop.id}`);
