@@ -131,6 +131,13 @@ function openUnnamed(): number {
 interface Kept {
   reply: Reply;
   timer: NodeJS.Timeout;
+  /** Parts that are being read. */
+  reads: number;
+}
+
+/** The number of a file that is closed while it is read may already be that of another tenant's. */
+function closeUnread({ reply, reads }: Kept): void {
+  if (reads === 0) reply.close();
 }
 
 /** The replies that are written, and those of which parts are left to read. */
@@ -143,7 +150,8 @@ export class Replies {
   /** Keeps a reply until it is read. @returns its id */
   keep(reply: Reply): string {
     const id = randomUUID();
-    this.#kept.set(id, { reply, timer: setTimeout(() => this.#drop(id), UNREAD_FOR_MS).unref() });
+    const timer = setTimeout(() => this.#drop(id), UNREAD_FOR_MS).unref();
+    this.#kept.set(id, { reply, timer, reads: 0 });
     return id;
   }
 
@@ -152,16 +160,22 @@ export class Replies {
     const kept = this.#kept.get(id);
     if (!kept) throw new HostError('INVALID_CALL', 'there is no such reply');
     kept.timer.refresh();
-    const part = await kept.reply.read(offset);
-    if (offset + part.bytes >= kept.reply.bytes) this.#drop(id);
-    return part;
+    kept.reads += 1;
+    try {
+      const part = await kept.reply.read(offset);
+      if (offset + part.bytes >= kept.reply.bytes) this.#drop(id);
+      return part;
+    } finally {
+      kept.reads -= 1;
+      if (!this.#kept.has(id)) closeUnread(kept);
+    }
   }
 
   #drop(id: string): void {
     const kept = this.#kept.get(id);
     this.#kept.delete(id);
     clearTimeout(kept?.timer);
-    kept?.reply.close();
+    if (kept) closeUnread(kept);
   }
 
   close(): void {

@@ -180,15 +180,21 @@ function streamOf(c: AppContext, hostId: string, { text, reply_id }: Reply, byte
   const encoder = new TextEncoder();
   const first = encoder.encode(text);
   let offset = first.length;
+  const read = (at: number, id: string) =>
+    callHostForClient(c.env, hostId, 'sql.read', { reply_id: id, offset: at });
   return new ReadableStream(
     {
       start: (controller) => controller.enqueue(first),
       pull: async (controller) => {
         if (reply_id === null || offset >= bytes) return controller.close();
-        const part = unwrap(await callHostForClient(c.env, hostId, 'sql.read', { reply_id, offset }));
+        const part = unwrap(await read(offset, reply_id));
         offset += part.bytes;
         controller.enqueue(encoder.encode(part.text));
         if (offset >= bytes) controller.close();
+      },
+      // The client has left. The host drops a reply with its last byte, and would keep it for 30 s otherwise.
+      cancel: () => {
+        if (reply_id !== null && offset < bytes) c.executionCtx.waitUntil(read(bytes - 1, reply_id));
       },
     },
     { highWaterMark: 0 },

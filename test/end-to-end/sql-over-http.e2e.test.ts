@@ -321,6 +321,25 @@ describe('bounds', () => {
     });
   });
 
+  test('clients that leave in the middle of a reply take no room from the next ones', async () => {
+    // Six replies fill the room of a tenant.
+    for (let n = 0; n < 8; n += 1) {
+      const left = new AbortController();
+      const response = await eventually(async () => {
+        const started = await fetch(`${inject('stack').url}/sql`, {
+          method: 'POST',
+          headers: { 'Neon-Connection-String': url },
+          body: JSON.stringify({ query: "select repeat('x', 10000000) as text", params: [] }),
+          signal: left.signal,
+        });
+        if (started.status !== 200) throw new Error(await started.text());
+        return started;
+      }, 15);
+      await response.body?.getReader().read();
+      left.abort();
+    }
+  });
+
   test('a request has at most 512 KiB', async () => {
     const text = (length: number) => `select length('${'x'.repeat(length)}')`;
     expect(await run(text(500_000))).toMatchObject({ status: 200, body: { rows: [{ length: 500_000 }] } });

@@ -67,6 +67,25 @@ test('a reply over the bound is refused, and so is one that finds no room until 
   replies.close();
 });
 
+test('the last part ends a reply, and those that are read meanwhile come from its own file', async () => {
+  const replies = new Replies();
+  const keep = (tenant: string, text: string) => {
+    const reply = replies.begin(tenant);
+    reply.add(text.repeat(most));
+    expect(reply.finish()).toBeNull();
+    return { id: replies.keep(reply), bytes: reply.bytes };
+  };
+  const mine = keep('t', 'a');
+  const reads = Array.from({ length: 8 }, (_, n) => replies.read(mine.id, n * part));
+  const last = replies.read(mine.id, mine.bytes - 1);
+  // This file gets the number of the first one if that is closed.
+  await last;
+  keep('another', 'b');
+  expect(new Set((await Promise.all(reads)).flatMap(({ text }) => [...text]))).toEqual(new Set('a'));
+  await expect(replies.read(mine.id, 0)).rejects.toMatchObject({ code: 'INVALID_CALL' });
+  replies.close();
+});
+
 test('the file of a reply has no name, so a killed agent leaves none', () => {
   const names = () => readdirSync(tmpdir()).filter((name) => name.startsWith('branchgate-sql-'));
   const before = names();
