@@ -11,10 +11,10 @@ import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 import type { Report } from './report.ts';
 import { addSample, median, medianRatio, runInterleaved, type Series } from './rounds.ts';
 
-const ROUNDS = 9;
-const WINDOW_MS = 4_000;
+const ROUNDS = 5;
+const WINDOW_MS = 10_000;
 /** All clients of the attack run by then. */
-const STARTED_MS = 2_000;
+const STARTED_MS = 4_000;
 const SETTLE_MS = 500;
 const CLIENTS = 4;
 /** How long a client pauses between two transactions, on average. */
