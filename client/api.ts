@@ -32,232 +32,552 @@ export const CREATIONS: ReadonlySet<string> = new Set([
 
 export interface paths {
     "/healthz": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Check that the gateway is running */
         get: operations["isAlive"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/readyz": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Check that the gateway can serve requests
          * @description Checks the settings, that D1 responds and that the agent of at least one database host is connected. A missing or invalid setting is named with what it accepts.
          */
         get: operations["isReady"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/version": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get the version of the gateway */
         get: operations["getVersion"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List projects, oldest first
          * @description Owners and admins see all projects of the tenant, other users the projects that they created or that are shared with them.
          */
         get: operations["listProjects"];
+        put?: never;
         /**
          * Create a project and its main database
          * @description The databases of a new project accept no connections until a network rule is created. If `app_key` and `env` are in use outside the tenant, the app key gets a random suffix of four characters; the response has the app key in use.
          */
         post: operations["createProject"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/regions": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the regions of the database hosts */
         get: operations["listRegions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get a project */
         get: operations["getProject"];
+        put?: never;
+        post?: never;
         /** Delete a project and all its databases */
         delete: operations["deleteProject"];
+        options?: never;
+        head?: never;
         /** Rename a project, or change its storage quota, its schedule of snapshots, its limit of connection attempts, its durability, or who gets unmasked data */
         patch: operations["updateProject"];
+        trace?: never;
     };
     "/v1/projects/{project_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
         /**
          * Rename a project or change its storage quota (alternative path)
          * @description The same operation as `updateProject`.
          */
         patch: operations["updateProjectQuota"];
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/extensions": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the extensions of the project's host, by name */
         get: operations["listExtensions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List branches, `main` first, then the oldest first */
         get: operations["listBranches"];
+        put?: never;
         /**
          * Create a branch
          * @description Clones an active branch with copy-on-write. After a 201 response the credentials of the new branch work on both ports, and a network rule lets the address of the caller connect.
          */
         post: operations["createBranch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/lookup": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Find a branch by name or by id */
         get: operations["lookUpBranch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get a branch
          * @description It also says which networks are refused because of too many connection attempts.
          */
         get: operations["getBranch"];
+        put?: never;
+        post?: never;
         /**
          * Delete a branch
          * @description A protected branch has to be unprotected first. Its name can be reused immediately. Its database is kept for some time, so that the branch can be restored (`deletes_at` in the list of deleted branches); that of a branch with a lease is dropped.
          */
         delete: operations["deleteBranch"];
+        options?: never;
+        head?: never;
         /**
          * Change the name, the lifespan, the protection, the limit of connection attempts or the settings of a branch
          * @description A branch is renamed while no job of it is open and no branch is cloned from it (`HOST_BUSY`). The new lifespan starts at the time of the request. An expired branch becomes active again. A protected branch is not deleted: neither by a request nor at the end of its lease or of its retention, which begin again when its protection ends.
          */
         patch: operations["updateBranch"];
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/lease": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Renew the lease of a branch
          * @description The lease then ends `lease_seconds` after the request; left out, it lasts as long as before. A branch whose lease has ended is deleted, and cannot be renewed.
          */
         post: operations["renewLease"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/batch": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Create several branches in one request
          * @description Clones an active branch up to 32 times, all or none of them. The clients of the source are held only during the first clone. All branches have the same content.
          */
         post: operations["createBranches"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/bisections": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Begin to look for the commit after which a branch was wrong
          * @description Each probe is a branch as it was in the middle of the time that is left. A tenant has one bisection at a time, for an hour.
          */
         post: operations["startBisection"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/bisections/{bisection_id}/probe": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Judge the last probe of a bisection, and get the next one
          * @description Makes a branch with a lease of the time in the middle. Try it once its job has ended, delete it, and send the verdict. The last response has the time of the commit, and no probe. It has neither if what is left was skipped.
          */
         post: operations["probeBisection"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/bisections/{bisection_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
         /**
          * End a bisection
          * @description Its copy is removed on the database host. The branches of its probes stay until their leases end.
          */
         delete: operations["endBisection"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/reset": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Reset a branch to its parent, to a snapshot or to an earlier time
          * @description Its id, name, connection URLs, passwords and rules stay. Its sessions end. What it held before is kept as a snapshot of the kind `safety` for 24 hours.
          */
         post: operations["resetBranch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{deleted_branch_id}/restore": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Restore a deleted branch
          * @description Brings a branch back with its content, passwords and rules, while its database is kept (`deletes_at`); its life begins again. `GET …/branches?status=deleted` lists these branches.
          */
         post: operations["restoreBranch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/snapshots": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the snapshots of a branch, newest first */
         get: operations["listSnapshots"];
+        put?: never;
         /**
          * Take a snapshot of a branch
          * @description Clones the branch as it is now; nobody can connect to a snapshot, and it does not change. Branches can be created from it, and the branch can be reset to it. Snapshots do not count against the storage quota.
          */
         post: operations["createSnapshot"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/snapshots": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List the snapshots of a project, newest first
          * @description Also those of branches that are deleted.
          */
         get: operations["listProjectSnapshots"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/snapshots/{snapshot_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
         /**
          * Delete a snapshot
          * @description Branches that were created from it stay. The job of the response drops its database.
          */
         delete: operations["deleteSnapshot"];
+        options?: never;
+        head?: never;
         /**
          * Change how many clones of a snapshot are kept ready
          * @description A branch of a snapshot with a spare takes that instead of a clone. Spares cost no quota and count against no limit of branches.
          */
         patch: operations["updateSnapshot"];
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/checkpoints": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the checkpoints of a branch, newest first */
         get: operations["listCheckpoints"];
+        put?: never;
         /**
          * Take a checkpoint of a branch
          * @description Clones the branch as it is now, as a state that an undo goes back to. A branch keeps the last 20, and they end with it.
          */
         post: operations["createCheckpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/undo": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Take a branch back to a checkpoint
          * @description A reset to the checkpoint: its id, name, connection URLs, passwords and rules stay, and its sessions end. The next undo goes further back. The first checkpoint after an undo ends those ahead of it.
          */
         post: operations["undoBranch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/credentials": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get the connection URLs of a branch
          * @description The URLs contain passwords. Because these allow writing to the database, the write scope is required, and each call is recorded in the audit log.
          */
         get: operations["getCredentials"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/credentials/rotate": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Replace the passwords of a branch
          * @description Sets new passwords for all three logins, or for those that `roles` names. The old passwords stop working immediately and their database sessions end. The URLs are those of the read-only login if only that login was rotated. A repeated request with the same `Idempotency-Key` shows the current passwords, which the audit log records as a view. Limited to five rotations per hour and branch.
          */
         post: operations["rotateCredentials"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/tables": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List tables and views, ordered by schema and name */
         get: operations["listTables"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/tables/{table}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Describe a table or view
          * @description Columns with defaults, identities, generated values and enum values, the lists of columns that identify a row, foreign keys, indexes and constraints. Rows of a table without `keys` cannot be changed.
          */
         get: operations["describeTable"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/tables/{table}/rows": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List rows, by default ordered by primary key
          * @description Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged.
@@ -265,19 +585,31 @@ export interface paths {
          *     A cell over 64 KiB is cut and listed in `truncated`; shorter cells are also cut when the page would exceed 1 MiB. The order of the rows is undefined if the table has no primary key.
          */
         get: operations["listRows"];
+        put?: never;
+        post?: never;
         /**
          * Delete rows
          * @description Deletes all given rows in one transaction.
          */
         delete: operations["deleteRows"];
+        options?: never;
+        head?: never;
         /**
          * Change one cell
          * @description Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged.
          */
         patch: operations["updateRow"];
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/row-changes": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Insert, update and delete rows in one transaction
          * @description Makes all changes in their order, or none. If rows have other values than `expected`, or do not exist, the failure lists each of them with its present values.
@@ -285,9 +617,21 @@ export interface paths {
          *     Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged.
          */
         post: operations["changeRows"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/query": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Run SQL statements
          * @description Runs all statements in one transaction: for at most 5 seconds as `read_only`, for at most 30 seconds as another role. If one fails, nothing is changed, and `statement` says which it was. `BEGIN` before the first and `COMMIT` or `ROLLBACK` after the last statement are accepted. The audit log has the role, the kinds of statements and the number of rows, or the error code; never their text.
@@ -295,56 +639,126 @@ export interface paths {
          *     Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged. A cell over 64 KiB is cut.
          */
         post: operations["runQuery"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/diff": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Compare a branch with its parent, another branch or a snapshot
          * @description Counts the rows of each table that only the branch has (`inserted`), that only the other side has (`deleted`), and that differ (`updated`). Its cost follows the number of changes, not the size of the tables. A comparison that takes longer than 10 seconds becomes a job: repeat the request with its id as `job_id`.
          */
         get: operations["diffBranch"];
+        put?: never;
+        post?: never;
         /**
          * Cancel the comparison of a branch
          * @description For a comparison that has become a job. Its host stops reading, and the next comparison of the project can begin. The job ends as `failed` with `JOB_CANCELLED`. 404: none of this branch is under way.
          */
         delete: operations["cancelDiff"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/reset/preview": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Show what a reset to an earlier time would change
          * @description Recovers what the branch held at the time, compares the branch with it, and drops it. `inserted` rows would be lost, `deleted` rows would come back, and `updated` rows would get their former values. It takes as long as the recovery, so it is a job: repeat the request with its id as `job_id`. `DELETE …/diff` cancels it.
          */
         get: operations["previewReset"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/diff/rows": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List the rows of a table that differ, before and after
          * @description Rows are matched by the primary key of the table, or by a column that is unique and not null. Each page compares again. Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged.
          */
         get: operations["listChangedRows"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/rehearsal": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get the rehearsal of a branch */
         get: operations["getRehearsal"];
+        put?: never;
         /**
          * Start to watch what a migration does to a branch
          * @description Records the tables, the number of their rows and the schema, and samples the locks of all sessions of the branch every 50 ms, for at most an hour. Only a branch with a lease can be rehearsed. A branch has one rehearsal: starting it again begins a new one.
          */
         post: operations["startRehearsal"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/rehearsal/finish": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Finish the rehearsal of a branch, and get its report
          * @description Repeated, it returns the same report.
          */
         post: operations["finishRehearsal"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/try": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Try SQL statements on a copy of a branch
          * @description Copies the branch, also `main` and a protected one, runs all statements in one transaction as a login of the copy, compares the copy with its state before, and drops it. Nobody else sees the copy, and the branch is not changed. A project has two trials at a time. A trial that takes longer than 25 seconds becomes a job: `GET …/try/{job_id}` has its report for an hour. The audit log has the role and the outcome; never the text.
@@ -352,85 +766,190 @@ export interface paths {
          *     Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and `bytea` is base64. All other types are strings in PostgreSQL's text format, including `bigint`, `numeric`, `json`, `jsonb`, dates, arrays and ranges. A value that was read can be written back unchanged.
          */
         post: operations["tryStatements"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/try/{job_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get the report of a trial that became a job
          * @description Only for who has begun the trial, for an hour after its end.
          */
         get: operations["getTrial"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the changes of main, newest first */
         get: operations["listChanges"];
+        put?: never;
         /**
          * Plan a change of main
          * @description Stores the statements that bring `main` to the schema of a branch, or those of a migration, with the schema of `main` that they begin with. Nothing is run. The statements of a schema difference also undo what `main` has got since the branch was made (`main_changes`): read them, or send `sql`. The rows that a migration tool has written into its table in the branch follow them.
          */
         post: operations["createChange"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes/{change_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get a change of main
          * @description `stale` compares `main` with the plan now; without a reply of the database host, it is as it was last compared.
          */
         get: operations["getChange"];
+        put?: never;
+        post?: never;
         /**
          * Close a change that is not to be applied
          * @description What it has applied stays. A change that is applied, or undone, cannot be closed.
          */
         delete: operations["closeChange"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes/{change_id}/rehearse": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Rehearse a change on a clone of main
          * @description Plans the change again, as `main` and the branch are now, and runs the statements on a clone of `main`, which is dropped afterwards: of masked data for those who get masked data only. If the plan differs, the approvals count no more. The response is the change with its job (`job_id`).
          */
         post: operations["rehearseChange"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes/{change_id}/approve": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Approve the present plan of a change
          * @description For members who could apply it, and get full data, but not for the author. An approval counts for one plan: any other plan needs another one.
          */
         post: operations["approveChange"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes/{change_id}/apply": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Apply a change to main
          * @description Takes a safety snapshot, and then runs each statement in `main` with a short `lock_timeout`, again and again: nobody queues behind it for longer. A change that has stopped continues with the statement at which it stopped. The response is the change with its job (`job_id`).
          */
         post: operations["applyChange"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/changes/{change_id}/undo": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Take main back to what it held before a change
          * @description A reset of `main` to the safety snapshot, which is kept for 24 hours: everything that was written since is lost. `GET …/branches/main/diff?against={safety_snapshot_id}` shows it first. What `main` holds now is kept as a safety snapshot too.
          */
         post: operations["undoChange"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/follow/probe": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Check whether a PostgreSQL database elsewhere can be followed
          * @description The database host connects to the source, reads its catalog in one read-only transaction, and changes nothing. The source has to be at a public address, unless the operator of the host allows its network. Without a certificate of a known authority, the login has to use SCRAM with channel binding. `SOURCE_UNSUITABLE` lists everything that is wrong, with the statement that mends it where there is one.
          */
         post: operations["probeSource"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/follow": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get what main follows, and how far it is behind
          * @description Without a reply of the database host, the lag and `slot_bytes` are null.
          */
         get: operations["getFollowing"];
+        put?: never;
         /**
          * Make main follow a PostgreSQL database elsewhere
          * @description Checks the source as `POST …/follow/probe` does, copies it into the empty `main` as an import does, and then applies each change of the source. Meanwhile `main` can only be read, and its branches are ordinary ones. The response is the job of the copy.
@@ -441,17 +960,40 @@ export interface paths {
          * @description Drops the slot and the publication at the source, and opens `main` with the data that it has. What could not be dropped there is a warning of the job. While it still copies, everything that was copied is removed, and the job of the copy is the response.
          */
         delete: operations["stopFollowing"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/follow/resume": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Continue to follow after a problem
          * @description Compares both schemas, applies additions, and continues. `problem` in the response says why replication is still stopped.
          */
         post: operations["resumeFollowing"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/follow/cutover": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Make main take over from what it follows
          * @description Refuses writes at the source, waits for its last change, sets the sequences, compares the rows of both sides, drops the slot and the publication there, and opens `main`. Until its last step it can be called off, and a failure does so. The response is the job.
@@ -462,9 +1004,20 @@ export interface paths {
          * @description The source accepts writes again, and `main` continues to follow. The response is the job, which ends as `failed` with `JOB_CANCELLED`, or as `succeeded` if its last step had begun. 404: no cut-over is under way.
          */
         delete: operations["callOffCutover"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/import": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Copy a PostgreSQL database elsewhere into an empty main
          * @description The database host connects to the source and copies its schema, the rows of one snapshot, and the values of its sequences, without a limit of time. The job shows how far each table is. Nobody can connect to `main` meanwhile; a failure, or `DELETE`, leaves it as it was. The response is the job, once the source was checked. The source has to be at a public address, unless the operator of the host allows its network. Without a certificate of a known authority, the login has to use SCRAM with channel binding. `SOURCE_UNSUITABLE` lists everything that is wrong, with the statement that mends it where there is one.
@@ -475,564 +1028,1341 @@ export interface paths {
          * @description Everything that was copied is removed, and `main` is opened again, empty. The response is the job, which ends as `failed` with `JOB_CANCELLED`. 404: no import is under way.
          */
         delete: operations["cancelImport"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/import/probe": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Check whether a PostgreSQL database elsewhere can be imported
          * @description The database host connects to the source, reads its catalog in one read-only transaction, and changes nothing. The source has to be at a public address, unless the operator of the host allows its network. Without a certificate of a known authority, the login has to use SCRAM with channel binding. `SOURCE_UNSUITABLE` lists everything that is wrong, with the statement that mends it where there is one.
          */
         post: operations["probeImport"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/address": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get the address that the request comes from
          * @description A network rule for `me` is for this address. A client with both families finds its other address with a second request over that family.
          */
         get: operations["getAddress"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/named-networks": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List the networks that rules can name
          * @description With the ranges that a rule by the name admits now.
          */
         get: operations["listNamedNetworks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/network-rules": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List network rules, oldest first */
         get: operations["listNetworkRules"];
+        put?: never;
         /**
          * Create a network rule
          * @description Allows a network to connect to the databases of a project, or of one branch.
          */
         post: operations["createNetworkRule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/network-rules/{rule_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
         /** Delete a network rule */
         delete: operations["deleteNetworkRule"];
+        options?: never;
+        head?: never;
         /**
          * Change when a network rule ends, or what it opens
          * @description The seconds are counted from the request. With `via` set to `sql`, sessions at the ports end as after a removal.
          */
         patch: operations["updateNetworkRule"];
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/metrics/summary": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get the current metrics of a branch
          * @description Size, connections and cache hit ratio of the branch, and the storage usage of its project.
          */
         get: operations["getMetricsSummary"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/metrics": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get the metrics of a branch over time
          * @description Each point has the value and the timestamp of the last measurement within its step. `active_connections` is the maximum and `cache_hit_ratio` the mean of the step. Counters start at 0 when the branch is created and never decrease.
          */
         get: operations["getMetrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/metrics": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get one metric of all active branches over time
          * @description As the metrics of a branch, with at most 200 points for each branch.
          */
         get: operations["getMetricOfBranches"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/usage": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get the storage usage of a project
          * @description Creating, active and expired branches count against the storage quota, with the sizes of their databases.
          */
         get: operations["getUsage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/metrics/stream": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Stream the measurements of a project as server-sent events */
         get: operations["streamProjectMetrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/metrics/stream": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Stream the measurements of a branch as server-sent events */
         get: operations["streamBranchMetrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/sessions": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Count the direct sessions of a branch
          * @description A clone ends the sessions that clients have with PostgreSQL directly. Clients of the pooled URL wait for a moment, and a clone of a snapshot ends no session.
          */
         get: operations["countSessions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/recovery-drills": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List the drills of recoveries, newest first
          * @description Once a week the database host recovers `main` to a time of which it has recorded counts and digests of rows, compares, and drops what it has recovered. No value of a row is in a drill.
          */
         get: operations["listRecoveryDrills"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/jobs": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the jobs of a project, newest first */
         get: operations["listJobs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/jobs/{job_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get a job
          * @description Jobs remain available after their project has been deleted.
          */
         get: operations["getJob"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/events": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Stream the changes of a project as server-sent events
          * @description Every change once and in order. Events are stored for an hour, so that a client continues without a gap after a cut connection. The stream also ends when the token expires or the caller loses access to the project.
          */
         get: operations["streamEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/webhooks": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the tenant's webhooks, oldest first */
         get: operations["listWebhooks"];
+        put?: never;
         /**
          * Create a webhook
          * @description Sends each event of these types as a POST to the URL, signed as Standard Webhooks 1.0 describes. A delivery without a 2xx response is repeated with growing delays for three days. A repeated request with the same `Idempotency-Key` shows the secret again, which the audit log records as a view.
          */
         post: operations["createWebhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/webhooks/{webhook_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
         /**
          * Delete a webhook
          * @description Deliveries that are still waiting are discarded.
          */
         delete: operations["deleteWebhook"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/webhooks/{webhook_id}/deliveries": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List the deliveries of a webhook, newest first
          * @description Deliveries stay in the log for six days.
          */
         get: operations["listWebhookDeliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/webhooks/{webhook_id}/test": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Send a test event to a webhook
          * @description Sends one `webhook.test` event and waits for the response, for up to 10 seconds. It is not repeated.
          */
         post: operations["testWebhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/audit-events": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the tenant's audit events, newest first */
         get: operations["listAuditEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/members": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List the members of the tenant, oldest first
          * @description A user of the identity provider is listed from the first request with a token that names the tenant.
          */
         get: operations["listMembers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/members/{user_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
         /**
          * Remove a member from the tenant
          * @description Deletes the account. Its refresh tokens stop working immediately, and its access tokens within 30 seconds. What the member made stays. Only an owner can remove an owner. Users of the identity provider are removed there.
          */
         delete: operations["removeMember"];
+        options?: never;
+        head?: never;
         /**
          * Change the role of a member
          * @description Applies to access tokens that are already issued within 30 seconds. Only an owner can make or change an owner. The roles of users of the identity provider are changed there.
          */
         patch: operations["changeMemberRole"];
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/members": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List the users that a project is shared with, oldest first
          * @description The creator of the project, owners and admins have access in any case and are not listed.
          */
         get: operations["listProjectMembers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/members/{user_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
         /**
          * Share a project with a member of the tenant
          * @description Repeat it with another role to change the role.
          */
         put: operations["shareProject"];
+        post?: never;
         /**
          * Stop sharing a project with a user
          * @description The user keeps network access and passwords that they know: remove the network rules and rotate the credentials.
          */
         delete: operations["unshareProject"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/invitations": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List open invitations, oldest first */
         get: operations["listInvitations"];
+        put?: never;
         /**
          * Invite a person to the tenant
          * @description Mails a code that is valid once and for 7 days. Only an owner can invite an owner. The response is the same for an address that has an account in another tenant; its owner is notified by mail. A tenant can send 50 invitations per hour, and an address gets at most 5 mails in 15 minutes.
          */
         post: operations["createInvitation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/invitations/{invitation_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
         /** Revoke an open invitation */
         delete: operations["revokeInvitation"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/invitations/accept": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Accept an invitation with its mailed code
          * @description Creates an account in the tenant that invited the address. An invitation accepts 5 attempts, and attempts have the limits of `magic-link/verify`.
          */
         post: operations["acceptInvitation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/identity-providers": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the identity providers, oldest first */
         get: operations["listIdentityProviders"];
+        put?: never;
         /**
          * Add an identity provider
          * @description People sign in by it as soon as one of its domains is verified. Register its `redirect_uri` at the provider.
          */
         post: operations["createIdentityProvider"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/identity-providers/{provider_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get an identity provider */
         get: operations["getIdentityProvider"];
+        put?: never;
+        post?: never;
         /**
          * Delete an identity provider
          * @description Its people have no access any more: their sessions and API keys end within 30 seconds. What they made stays.
          */
         delete: operations["deleteIdentityProvider"];
+        options?: never;
+        head?: never;
         /**
          * Change an identity provider
          * @description The issuer cannot be changed, because it is a part of the identity of its people. A domain that is added has to be verified; one that is left out of `domains` does not count any more.
          */
         patch: operations["updateIdentityProvider"];
+        trace?: never;
     };
     "/api/v1/identity-providers/{provider_id}/test": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Test an identity provider
          * @description Reads its discovery document and its keys, and says what is wrong. Nobody is signed in.
          */
         post: operations["testIdentityProvider"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/identity-providers/{provider_id}/domains/{domain}/verify": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Verify a domain by its TXT record
          * @description Publish the `txt_record` of the domain first. A domain belongs to one tenant.
          */
         post: operations["verifyProviderDomain"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/identity-providers/{provider_id}/scim-token": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Make the bearer token of SCIM
          * @description The provider sends it to create and remove people. It replaces the one before. It is stored nowhere and cannot be shown again, not even to a repeated request with the same `Idempotency-Key`.
          */
         post: operations["createScimToken"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/identity-providers": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the identity providers, oldest first */
         get: operations["listTenantIdentityProviders"];
+        put?: never;
         /**
          * Add an identity provider
          * @description People sign in by it as soon as one of its domains is verified. Register its `redirect_uri` at the provider.
          */
         post: operations["createTenantIdentityProvider"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/identity-providers/{provider_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get an identity provider */
         get: operations["getTenantIdentityProvider"];
+        put?: never;
+        post?: never;
         /**
          * Delete an identity provider
          * @description Its people have no access any more: their sessions and API keys end within 30 seconds. What they made stays.
          */
         delete: operations["deleteTenantIdentityProvider"];
+        options?: never;
+        head?: never;
         /**
          * Change an identity provider
          * @description The issuer cannot be changed, because it is a part of the identity of its people. A domain that is added has to be verified; one that is left out of `domains` does not count any more.
          */
         patch: operations["updateTenantIdentityProvider"];
+        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/identity-providers/{provider_id}/test": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Test an identity provider
          * @description Reads its discovery document and its keys, and says what is wrong. Nobody is signed in.
          */
         post: operations["testTenantIdentityProvider"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/identity-providers/{provider_id}/domains/{domain}/verify": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Verify a domain for a tenant
          * @description The operator vouches for the domain, and no TXT record is read. A domain belongs to one tenant.
          */
         post: operations["verifyTenantProviderDomain"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/identity-providers/{provider_id}/scim-token": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Make the bearer token of SCIM
          * @description The provider sends it to create and remove people. It replaces the one before. It is stored nowhere and cannot be shown again, not even to a repeated request with the same `Idempotency-Key`.
          */
         post: operations["createTenantScimToken"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/tenant": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get the settings of the tenant */
         get: operations["getTenant"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
         /**
          * Require the identity provider of the tenant, or not any more
          * @description Refused until you have signed in by it once. Then members with an address in a verified domain can use nothing else, and their other sessions end. The response has a recovery code for the day on which the provider is away.
          */
         patch: operations["updateTenant"];
+        trace?: never;
     };
     "/api/v1/tenant/recovery-code": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Replace the recovery code of the owners
          * @description Only while `sso_required` is on. The former code is not valid any more.
          */
         post: operations["replaceOwnerRecoveryCode"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/methods": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * List the ways to sign in with an address
          * @description Depends on the domain of the address only, so it says nothing about accounts. Without an address, the ways that the gateway has for everyone.
          */
         post: operations["listSignInMethods"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/sso/{provider_id}/start": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Start a sign-in at the identity provider of a company
          * @description Redirects the browser to the provider and sets a cookie, which is valid for 10 minutes and one sign-in. With `response=page` the callback sets the cookie of a session and redirects to `return_to`; a failure is appended to it as `sign_in_error`.
          */
         get: operations["startCompanySignIn"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/sso/{provider_id}/callback": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Complete a sign-in at the identity provider of a company
          * @description The provider redirects the browser to this path. It requires the cookie of the started sign-in; the state and the code are valid once.
          */
         get: operations["completeCompanySignIn"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/sso/recover": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Sign in as an owner with the recovery code of the tenant
          * @description For the day on which the identity provider is away. The code is valid once, and every use is mailed to all owners. Attempts have the limits of a password.
          */
         post: operations["recoverOwner"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/scim/v2/Users": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List users */
         get: operations["scimListUsers"];
+        put?: never;
         /** Create a user */
         post: operations["scimCreateUser"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/scim/v2/Users/{id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get a user */
         get: operations["scimGetUser"];
         /** Replace a user */
         put: operations["scimReplaceUser"];
+        post?: never;
         /** Delete a user */
         delete: operations["scimDeleteUser"];
+        options?: never;
+        head?: never;
         /** Change a user */
         patch: operations["scimPatchUser"];
+        trace?: never;
     };
     "/scim/v2/Groups": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List groups */
         get: operations["scimListGroups"];
+        put?: never;
         /** Create a group */
         post: operations["scimCreateGroup"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/scim/v2/Groups/{id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get a group */
         get: operations["scimGetGroup"];
         /** Replace a group */
         put: operations["scimReplaceGroup"];
+        post?: never;
         /** Delete a group */
         delete: operations["scimDeleteGroup"];
+        options?: never;
+        head?: never;
         /** Change a group */
         patch: operations["scimPatchGroup"];
+        trace?: never;
     };
     "/scim/v2/ServiceProviderConfig": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get the ServiceProviderConfig of SCIM */
         get: operations["scimGetServiceProviderConfig"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/scim/v2/Schemas": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get the Schemas of SCIM */
         get: operations["scimGetSchemas"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/scim/v2/ResourceTypes": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get the ResourceTypes of SCIM */
         get: operations["scimGetResourceTypes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/api-keys": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the API keys of the tenant, oldest first */
         get: operations["listApiKeys"];
+        put?: never;
         /**
          * Create an API key
          * @description The response contains the key, which is stored nowhere and cannot be shown again, not even to a repeated request with the same `Idempotency-Key`. The key acts in the name of the caller, with at most the role of the caller. With a `branch_pattern` it can use only matching branches, and read the record of `main`; everything else is reported as not found.
          */
         post: operations["createApiKey"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/api-keys/{key_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
         /**
          * Delete an API key
          * @description The key stops working within 10 seconds.
          */
         delete: operations["deleteApiKey"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/trusts": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List the trusts of a project, oldest first */
         get: operations["listTrusts"];
+        put?: never;
         /**
          * Trust the workloads of an OpenID Connect issuer
          * @description A workload whose ID token has this issuer, this audience and these claims can exchange it for an access token at `/api/v1/auth/token`. It acts in the name of the caller, in this project only.
          */
         post: operations["createTrust"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/trusts/{trust_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
         /**
          * Delete a trust
          * @description The access tokens that it has issued stop working within 10 seconds.
          */
         delete: operations["deleteTrust"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/token": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Exchange the ID token of a workload for an access token
          * @description OAuth 2.0 token exchange (RFC 8693). An ID token is accepted once, and only if it is valid for at most an hour. The access token is valid for 15 minutes and limited as the trust says. Every refusal has the same description, so that it reveals no trust.
          */
         post: operations["exchangeToken"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/.well-known/oauth-protected-resource/mcp": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get the protected resource metadata of `/mcp`
          * @description RFC 9728. The address is that of the `WWW-Authenticate` header of `/mcp`.
          */
         get: operations["getMcpMetadata"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/.well-known/oauth-protected-resource": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get the protected resource metadata of `/mcp`
          * @description RFC 9728. The same as for `/mcp`, for clients that look at the root only.
          */
         get: operations["getResourceMetadata"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/.well-known/oauth-authorization-server": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get the authorization server metadata
          * @description RFC 8414. For clients of `/mcp` only.
          */
         get: operations["getAuthorizationServerMetadata"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/oauth/authorize": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Ask a person to let a client use `/mcp`
          * @description Redirects the browser to the consent page of the console. A request with anything wrong is 400 and never leads to the address of the client, because anybody can register one.
          */
         get: operations["authorizeClient"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/oauth/register": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Register a client
          * @description RFC 7591. Clients have no secret. Redirect addresses are https, or http on the loopback address with any port. A registration that nobody uses is gone after a day. 20 an hour for each address.
          */
         post: operations["registerClient"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/oauth/token": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Exchange an authorization code or a refresh token of a client
          * @description The access token is valid for 15 minutes at `/mcp` only. A code is valid for a minute and once; if it is sent again, or with a wrong verifier, the sign-in ends. A refresh token is valid once, and one that is used twice ends the sign-in. All end 30 days after the consent at the latest.
          */
         post: operations["issueAgentTokens"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/oauth/revoke": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * End the sign-in of a client, by one of its tokens
          * @description RFC 7009. Both of its tokens are refused within 10 seconds. A token that is not valid any more has the same response.
          */
         post: operations["revokeAgentToken"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/oauth-grants/preview": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Get what a client of `/mcp` asks for
          * @description For the consent page. Reads the metadata document of the client, which is kept for an hour.
          */
         post: operations["previewOAuthGrant"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/oauth-grants": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List the clients that people signed in, oldest first
          * @description Owners and admins see those of everybody in the tenant, others their own.
          */
         get: operations["listOAuthGrants"];
+        put?: never;
         /**
          * Let a client use `/mcp` in your name
          * @description For the consent page. The client acts with at most your role, and ends with your session, your membership, or after 30 days. Each person can have 50.
          */
         post: operations["createOAuthGrant"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/oauth-grants/{grant_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
         /**
          * Sign a client out
          * @description Its tokens are refused within 10 seconds.
          */
         delete: operations["deleteOAuthGrant"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/masking": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get the masking policy of a project */
         get: operations["getMasking"];
         /**
@@ -1040,310 +2370,750 @@ export interface paths {
          * @description Makes a new version, unless the policy is the same as before. Tables and columns are looked up when data is masked, not here.
          */
         put: operations["setMasking"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/masking/preview": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Show rows of `main` before and after masking
          * @description For those who may see unmasked data. With `rules`, which only owners and admins may send, a policy is tried that is not stored.
          */
         post: operations["previewMasking"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/projects/{project_id}/branches/{branch_ref}/masking/check": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Compare the masking policy with a branch
          * @description For instance with a branch on which a migration was run: a new column that looks personal and has no rule is a problem. With `rules`, a policy is compared that is not stored. Changes nothing.
          */
         post: operations["checkMasking"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/idp/login": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Start a sign-in at the identity provider
          * @description Redirects the browser to the provider and sets a cookie, which is valid for 10 minutes and one sign-in. The provider redirects back to the callback. With `response=page` the callback sets the cookie of a session and redirects to `return_to`, or appends the code of a failure to it as `sign_in_error`.
          */
         get: operations["startProviderSignIn"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/idp/callback": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Complete a sign-in at the identity provider
          * @description The provider redirects the browser to this path. It requires the cookie of the started sign-in; the state and the code are valid once.
          */
         get: operations["completeProviderSignIn"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/cli/start": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Start a sign-in from a command line
          * @description With `email`, the address leads to the identity provider of the company of this address, if there is one. At a gateway without an identity provider of its own, it leads to the sign-in page, which asks for the e-mail address.
          */
         post: operations["startCliSignIn"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/cli/exchange": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Exchange the code of a command line for tokens
          * @description A code is valid once, even if it is submitted with a wrong verifier. Each sign-in is audited.
          */
         post: operations["exchangeCliCode"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/login": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Sign in with a password
          * @description Returns tokens, or a pre-auth token if a second factor is required. Wrong passwords are limited to 30 per hour for an e-mail address and to 100 per hour from a client address.
          */
         post: operations["logIn"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/signup": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Sign up for an account
          * @description Mails a code to the address. Submit the code to `magic-link/verify` to create the account. The response is the same if the address already has an account; its owner is then notified by mail.
          */
         post: operations["signUp"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/magic-link/start": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Request a sign-in code by e-mail
          * @description The response is the same for an address without an account, which gets no mail.
          */
         post: operations["startMagicLink"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/magic-link/verify": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Sign in with a mailed code
          * @description Accepts the code of a magic link, or of a sign-up, whose account it creates. A code is valid once and for 10 minutes. A challenge accepts 5 attempts. Wrong codes are limited to 20 per hour for an e-mail address and to 100 per hour from a client address.
          */
         post: operations["verifyMagicLink"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/password": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Change the password of your account
          * @description Ends all other sessions of the account. Wrong passwords count against the same limits as those of a login.
          */
         post: operations["changePassword"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/password/reset/start": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Request a code for a new password by e-mail
          * @description The response is the same for an address without an account, which gets no mail.
          */
         post: operations["startPasswordReset"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/password/reset": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Set a new password with a mailed code
          * @description Ends all sessions of the account. It does not sign in, and a second factor stays enrolled. A code is valid once and for 10 minutes, and its attempts have the limits of `magic-link/verify`.
          */
         post: operations["resetPassword"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/2fa/setup": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Get the secret for an authenticator app
          * @description Returns the same secret for each call with one pre-auth token. Nothing is enrolled until a code is submitted to `verify-setup`.
          */
         post: operations["setUpSecondFactor"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/2fa/verify-setup": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Enrol a second factor with its first code and sign in
          * @description A code of the app enrols the method `totp`; a code mailed by `2fa/email` enrols the method `email`. A pre-auth token allows five attempts. The response has ten recovery codes, each of which signs in once if the factor is lost.
          */
         post: operations["verifySecondFactorSetup"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/2fa/verify-login": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Sign in with a code of the enrolled factor
          * @description Codes of an app are accepted up to 30 seconds early or late, and once. A pre-auth token allows five attempts, whether right or wrong. Wrong codes are limited to 30 per hour for a user.
          */
         post: operations["verifySecondFactor"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/2fa/recovery-codes": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Sign in with a code of the enrolled factor, and get new recovery codes
          * @description As `verify-login`. The new recovery codes replace the earlier ones.
          */
         post: operations["replaceRecoveryCodes"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/2fa/recover": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Sign in with a recovery code in place of the enrolled factor
          * @description A recovery code is valid once. Attempts have the limits of `verify-login`.
          */
         post: operations["recoverSecondFactor"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/2fa/skip": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Sign in without enrolling a second factor
          * @description The enrolment is offered again at the next sign-in. It cannot be skipped if a factor is enrolled or if the gateway requires one.
          */
         post: operations["skipSecondFactor"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/2fa/email": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Mail a code for `verify-setup` or `verify-login`
          * @description For users who enrol the method `email` or have enrolled it, unless their first factor was a mailed code. A new code replaces the previous one.
          */
         post: operations["mailSecondFactorCode"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/refresh": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Renew tokens with a refresh token
          * @description A refresh token of the gateway is valid once; use the returned one next. A token that was used more than 10 seconds ago ends its session, because it may have been stolen.
          */
         post: operations["renewTokens"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/session": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Get an access token for the session of a page
          * @description Only for pages of this origin. Takes the cookie of a sign-in with `response=page`, and replaces it. Tabs that send the same cookie at the same time all stay signed in; if the session is one of the identity provider, they may get 429 and should try again.
          */
         post: operations["renewPageSession"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/logout": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Sign out
          * @description Revokes the refresh tokens of the session. Access tokens of the gateway are refused within 30 seconds; those of the identity provider remain valid until they expire. Clears the cookie of a page.
          */
         post: operations["signOut"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/me": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Get the bearer of this token
          * @description Allowed for every role, with or without a tenant. For an API key or a workload: the user in whose name it acts, its role and its scopes.
          */
         get: operations["getMe"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/sessions": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List the open sessions of your account, newest first
          * @description Empty for a user of the identity provider, which has its own list.
          */
         get: operations["listSessions"];
+        put?: never;
+        post?: never;
         /**
          * Sign out all your sessions, this one included
          * @description Refresh tokens stop working immediately, and access tokens within 30 seconds. Sessions of the identity provider end there.
          */
         delete: operations["endAllSessions"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/auth/sessions/{session_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
         /**
          * Sign out one of your sessions
          * @description Refresh tokens stop working immediately, and access tokens within 30 seconds. Sessions of the identity provider end there.
          */
         delete: operations["endSession"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/hosts": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** List database hosts, oldest first */
         get: operations["listHosts"];
+        put?: never;
         /**
          * Register a database host
          * @description Returns the one-time token with which the agent enrols the host. Registering the same name again before the enrolment replaces the earlier registration and its token.
          */
         post: operations["registerHost"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/hosts/{host_id}/enrolment": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Get a token to enrol a database host again
          * @description For a host whose machine, and with it the key of its agent, was lost. The present key is valid until the host is enrolled with the token.
          */
         post: operations["renewHostEnrolment"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/hosts/{host_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get a database host */
         get: operations["getHost"];
+        put?: never;
+        post?: never;
         /**
          * Remove a database host without projects
          * @description Ends the link of the host and refuses its key from then on. The name is free for another host. Nothing on the machine is changed: run `branchgate-agent leave` there. A former primary that has not reported that its servers are stopped is refused, because the fence could not reach it any more.
          */
         delete: operations["removeHost"];
+        options?: never;
+        head?: never;
         /** Rename, place or drain a database host, replace its CA certificate, or accept restored records */
         patch: operations["updateHost"];
+        trace?: never;
     };
     "/platform/v1/projects/{project_id}": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
         /**
          * Change the branch and storage caps of a project
          * @description The change is recorded in the audit log of the tenant that owns the project.
          */
         patch: operations["updateProjectCaps"];
+        trace?: never;
     };
     "/platform/v1/tenants": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Create a tenant and invite its first owner
          * @description Mails a code that is valid once and for 7 days, whatever `SIGN_UP` is. Until the tenant has a member, a repeated request sends the invitation again if its mail was interrupted, and replaces one that has expired or names another address.
          */
         post: operations["createTenant"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/tenants/{tenant_id}/caps": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
         /**
          * Set the caps of a tenant on projects and on the total of their storage quotas
          * @description Replaces both caps; one that is left out is the default of the service again. Existing projects and quotas are not affected. The change is recorded in the audit log of the tenant.
          */
         put: operations["setTenantCaps"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/metrics": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Read the metrics of the platform for Prometheus
          * @description The text format of OpenMetrics: hosts and their links, branches by status, open jobs by age, and refusals of rate limits. At most 15 s old.
          */
         get: operations["readPlatformMetrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/hosts/{host_id}/promote": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Make a standby the primary
          * @description The standby gets all projects of its primary, which is fenced: its servers stay closed, also when it comes back. With `lost`, make sure that the machine is off or cannot be reached by clients: an agent that cannot reach the gateway keeps serving, with AUTO_PROMOTE_SECONDS for up to two thirds of them. A repeated request finishes an interrupted one.
          */
         post: operations["promoteHost"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/audit-events": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * List all tenants' audit events in the order in which they were recorded
          * @description Begins with the event after `after`, or with the oldest one. An empty list is the end.
          */
         get: operations["exportAuditEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/audit-events/exported": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
         /**
          * Confirm that a copy of all audit events up to one exists
          * @description With `AUDIT_RETENTION_DAYS` and `HISTORY_RETENTION_DAYS`, only what the copy has is deleted. An event before the confirmed one changes nothing.
          */
         put: operations["confirmAuditExport"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/projects/{project_id}/move": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Show the last move of a project, or what one would be */
         get: operations["getMove"];
+        put?: never;
         /**
          * Move a project to another database host
          * @description `main` can be written until the last moment, if each of its tables has a key. The other branches can only be read from their copy on. Then nobody can connect for about a second, and the project is on the other host, with its passwords, rules, leases and labels. Until then the move can be cancelled.
@@ -1354,87 +3124,212 @@ export interface paths {
          * @description Everything that the other host has of the project is dropped, and branches that could only be read can be written again. A move at its last step ends instead.
          */
         delete: operations["cancelMove"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/platform/v1/hosts/{host_id}/drain": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Show how far the drain of a database host is */
         get: operations["getDrain"];
+        put?: never;
         /**
          * Move every project of a database host to other hosts of its region
          * @description The host gets no new projects, and its projects move one at a time, the largest last. Repeat it to try those again that have failed. `draining` of the host ends it after the present move.
          */
         post: operations["drainHost"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/agent/v1/enrol": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Enrol a database host
          * @description Used by agents. Registers the public key of the host, authenticated by the one-time enrolment token of `registerHost`.
          */
         post: operations["enrolHost"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/agent/v1/link": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /**
          * Open the link of a host
          * @description Used by agents. Upgrades the connection to a WebSocket, in which the host authenticates with its key.
          */
         get: operations["openLink"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/agent/v1/dns-challenge": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Set the DNS record for the certificate of a host
          * @description Used by agents. Sets or removes the TXT record `_acme-challenge` of the name of the host, authenticated by the signature of its key.
          */
         post: operations["setDnsChallenge"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/agent/v1/certificate": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Issue a certificate of the gateway's authority
          * @description Used by agents of hosts that have no public certificate, for instance because their address is an IP address. Issues a certificate of 90 days for the address of the host, authenticated by the signature of its key. Clients find the authority in the credentials of a branch.
          */
         post: operations["issueHostCertificate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/agent/v1/member": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Get the role of a host
          * @description Used by agents, before a server of a host with a standby opens a port, and to renew its lease. Authenticated by the signature of the key of the host.
          */
         post: operations["getHostMember"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/agent/v1/standby": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
         /**
          * Let a standby copy its primary
          * @description Used by agents of standbys and of former primaries. Has the primary make a login with the verifier of a password that the standby has made.
          */
         post: operations["admitStandby"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/api/v1/openapi.json": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get this description as an OpenAPI 3.1 document */
         get: operations["getDescription"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
     "/docs": {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         /** Get this description as an HTML page */
         get: operations["readDescription"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
     };
 }
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** @description The request body is not valid JSON. */
+        /**
+         * @description The request body is not valid JSON.
+         * @example {
+         *       "error": "BAD_REQUEST",
+         *       "message": "The request body is not valid JSON.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         BAD_REQUEST: {
             /** @enum {string} */
             error: "BAD_REQUEST";
             message: string;
             request_id: string;
         };
-        /** @description The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. */
+        /**
+         * @description The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust.
+         * @example {
+         *       "error": "invalid_request",
+         *       "message": "The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         invalid_request: {
             /** @enum {string} */
             error: "invalid_request";
@@ -1443,7 +3338,14 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /** @description The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}. */
+        /**
+         * @description The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}.
+         * @example {
+         *       "error": "invalid_target",
+         *       "message": "The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         invalid_target: {
             /** @enum {string} */
             error: "invalid_target";
@@ -1452,14 +3354,28 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /** @description The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type. */
+        /**
+         * @description The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type.
+         * @example {
+         *       "error": "unsupported_grant_type",
+         *       "message": "The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         unsupported_grant_type: {
             /** @enum {string} */
             error: "unsupported_grant_type";
             message: string;
             request_id: string;
         };
-        /** @description The client is not known, or its metadata document cannot be used. See error_description. */
+        /**
+         * @description The client is not known, or its metadata document cannot be used. See error_description.
+         * @example {
+         *       "error": "invalid_client",
+         *       "message": "The client is not known, or its metadata document cannot be used. See error_description.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         invalid_client: {
             /** @enum {string} */
             error: "invalid_client";
@@ -1468,7 +3384,14 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /** @description The code or the token is invalid, was used before or has expired. Sign in again. */
+        /**
+         * @description The code or the token is invalid, was used before or has expired. Sign in again.
+         * @example {
+         *       "error": "invalid_grant",
+         *       "message": "The code or the token is invalid, was used before or has expired. Sign in again.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         invalid_grant: {
             /** @enum {string} */
             error: "invalid_grant";
@@ -1477,7 +3400,14 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /** @description The scope is none of those that are possible here. */
+        /**
+         * @description The scope is none of those that are possible here.
+         * @example {
+         *       "error": "invalid_scope",
+         *       "message": "The scope is none of those that are possible here.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         invalid_scope: {
             /** @enum {string} */
             error: "invalid_scope";
@@ -1486,7 +3416,14 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /** @description The response type is not supported. Send code. */
+        /**
+         * @description The response type is not supported. Send code.
+         * @example {
+         *       "error": "unsupported_response_type",
+         *       "message": "The response type is not supported. Send code.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         unsupported_response_type: {
             /** @enum {string} */
             error: "unsupported_response_type";
@@ -1495,7 +3432,14 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /** @description A redirect address is not allowed. Use https, or http on the loopback address, in normal form and without a fragment. */
+        /**
+         * @description A redirect address is not allowed. Use https, or http on the loopback address, in normal form and without a fragment.
+         * @example {
+         *       "error": "invalid_redirect_uri",
+         *       "message": "A redirect address is not allowed. Use https, or http on the loopback address, in normal form and without a fragment.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         invalid_redirect_uri: {
             /** @enum {string} */
             error: "invalid_redirect_uri";
@@ -1504,7 +3448,14 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /** @description The metadata of the client is not valid. See error_description. */
+        /**
+         * @description The metadata of the client is not valid. See error_description.
+         * @example {
+         *       "error": "invalid_client_metadata",
+         *       "message": "The metadata of the client is not valid. See error_description.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         invalid_client_metadata: {
             /** @enum {string} */
             error: "invalid_client_metadata";
@@ -1513,56 +3464,113 @@ export interface components {
             /** @description What is wrong with the request. */
             error_description?: string;
         };
-        /** @description A valid bearer token is required. */
+        /**
+         * @description A valid bearer token is required.
+         * @example {
+         *       "error": "UNAUTHENTICATED",
+         *       "message": "A valid bearer token is required.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         UNAUTHENTICATED: {
             /** @enum {string} */
             error: "UNAUTHENTICATED";
             message: string;
             request_id: string;
         };
-        /** @description The sign-in was not completed. Start it again. */
+        /**
+         * @description The sign-in was not completed. Start it again.
+         * @example {
+         *       "error": "SIGN_IN_FAILED",
+         *       "message": "The sign-in was not completed. Start it again.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SIGN_IN_FAILED: {
             /** @enum {string} */
             error: "SIGN_IN_FAILED";
             message: string;
             request_id: string;
         };
-        /** @description The e-mail address or the password is wrong. */
+        /**
+         * @description The e-mail address or the password is wrong.
+         * @example {
+         *       "error": "CREDENTIALS_WRONG",
+         *       "message": "The e-mail address or the password is wrong.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         CREDENTIALS_WRONG: {
             /** @enum {string} */
             error: "CREDENTIALS_WRONG";
             message: string;
             request_id: string;
         };
-        /** @description The code is invalid, already used or expired. */
+        /**
+         * @description The code is invalid, already used or expired.
+         * @example {
+         *       "error": "CODE_WRONG",
+         *       "message": "The code is invalid, already used or expired.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         CODE_WRONG: {
             /** @enum {string} */
             error: "CODE_WRONG";
             message: string;
             request_id: string;
         };
-        /** @description The refresh token is invalid, already used or expired. Sign in again. */
+        /**
+         * @description The refresh token is invalid, already used or expired. Sign in again.
+         * @example {
+         *       "error": "REFRESH_TOKEN_WRONG",
+         *       "message": "The refresh token is invalid, already used or expired. Sign in again.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         REFRESH_TOKEN_WRONG: {
             /** @enum {string} */
             error: "REFRESH_TOKEN_WRONG";
             message: string;
             request_id: string;
         };
-        /** @description The second factor cannot be skipped. Complete it to sign in. */
+        /**
+         * @description The second factor cannot be skipped. Complete it to sign in.
+         * @example {
+         *       "error": "SECOND_FACTOR_REQUIRED",
+         *       "message": "The second factor cannot be skipped. Complete it to sign in.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SECOND_FACTOR_REQUIRED: {
             /** @enum {string} */
             error: "SECOND_FACTOR_REQUIRED";
             message: string;
             request_id: string;
         };
-        /** @description A second factor is already enrolled. */
+        /**
+         * @description A second factor is already enrolled.
+         * @example {
+         *       "error": "SECOND_FACTOR_ENROLLED",
+         *       "message": "A second factor is already enrolled.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SECOND_FACTOR_ENROLLED: {
             /** @enum {string} */
             error: "SECOND_FACTOR_ENROLLED";
             message: string;
             request_id: string;
         };
-        /** @description Your role or scope does not allow this operation. */
+        /**
+         * @description Your role or scope does not allow this operation.
+         * @example {
+         *       "error": "FORBIDDEN",
+         *       "message": "Your role or scope does not allow this operation.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "required": "role owner, admin, operator"
+         *     }
+         */
         FORBIDDEN: {
             /** @enum {string} */
             error: "FORBIDDEN";
@@ -1571,63 +3579,127 @@ export interface components {
             /** @description The missing scope, or the roles that are allowed. */
             required: string;
         };
-        /** @description Only pages of this origin may send this request. Open the page at the address of the gateway. */
+        /**
+         * @description Only pages of this origin may send this request. Open the page at the address of the gateway.
+         * @example {
+         *       "error": "CROSS_ORIGIN_REQUEST",
+         *       "message": "Only pages of this origin may send this request. Open the page at the address of the gateway.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         CROSS_ORIGIN_REQUEST: {
             /** @enum {string} */
             error: "CROSS_ORIGIN_REQUEST";
             message: string;
             request_id: string;
         };
-        /** @description The current password is wrong. */
+        /**
+         * @description The current password is wrong.
+         * @example {
+         *       "error": "PASSWORD_WRONG",
+         *       "message": "The current password is wrong.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         PASSWORD_WRONG: {
             /** @enum {string} */
             error: "PASSWORD_WRONG";
             message: string;
             request_id: string;
         };
-        /** @description This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access. */
+        /**
+         * @description This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access.
+         * @example {
+         *       "error": "SIGN_UP_CLOSED",
+         *       "message": "This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SIGN_UP_CLOSED: {
             /** @enum {string} */
             error: "SIGN_UP_CLOSED";
             message: string;
             request_id: string;
         };
-        /** @description Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. */
+        /**
+         * @description Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it.
+         * @example {
+         *       "error": "SSO_REQUIRED",
+         *       "message": "Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SSO_REQUIRED: {
             /** @enum {string} */
             error: "SSO_REQUIRED";
             message: string;
             request_id: string;
         };
-        /** @description The identity provider gave no verified e-mail address in a domain of your company. Ask an owner of your team which addresses it accepts. */
+        /**
+         * @description The identity provider gave no verified e-mail address in a domain of your company. Ask an owner of your team which addresses it accepts.
+         * @example {
+         *       "error": "SSO_ADDRESS_REFUSED",
+         *       "message": "The identity provider gave no verified e-mail address in a domain of your company. Ask an owner of your team which addresses it accepts.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SSO_ADDRESS_REFUSED: {
             /** @enum {string} */
             error: "SSO_ADDRESS_REFUSED";
             message: string;
             request_id: string;
         };
-        /** @description Your company has disabled your access. Ask the people who manage its identity provider. */
+        /**
+         * @description Your company has disabled your access. Ask the people who manage its identity provider.
+         * @example {
+         *       "error": "SSO_DISABLED",
+         *       "message": "Your company has disabled your access. Ask the people who manage its identity provider.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SSO_DISABLED: {
             /** @enum {string} */
             error: "SSO_DISABLED";
             message: string;
             request_id: string;
         };
-        /** @description The token has no tenant (claim ctx.tenant_id). */
+        /**
+         * @description The token has no tenant (claim ctx.tenant_id).
+         * @example {
+         *       "error": "TENANT_REQUIRED",
+         *       "message": "The token has no tenant (claim ctx.tenant_id).",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         TENANT_REQUIRED: {
             /** @enum {string} */
             error: "TENANT_REQUIRED";
             message: string;
             request_id: string;
         };
-        /** @description The branch is protected. End its protection first; that of main never ends. */
+        /**
+         * @description The branch is protected. End its protection first; that of main never ends.
+         * @example {
+         *       "error": "BRANCH_PROTECTED",
+         *       "message": "The branch is protected. End its protection first; that of main never ends.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         BRANCH_PROTECTED: {
             /** @enum {string} */
             error: "BRANCH_PROTECTED";
             message: string;
             request_id: string;
         };
-        /** @description Not found. */
+        /**
+         * @description Not found.
+         * @example {
+         *       "error": "NOT_FOUND",
+         *       "message": "No branch pr-7 was found in this project.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "resource": "branch"
+         *     }
+         */
         NOT_FOUND: {
             /** @enum {string} */
             error: "NOT_FOUND";
@@ -1644,49 +3716,100 @@ export interface components {
              */
             resource?: "api_key" | "bisection" | "branch" | "change" | "checkpoint" | "comparison" | "deleted_branch" | "domain" | "follow" | "host" | "identity_provider" | "invitation" | "job" | "member" | "network_rule" | "oauth_grant" | "operation" | "project" | "rehearsal" | "scim_resource" | "session" | "snapshot" | "table" | "tenant" | "trust" | "webhook";
         };
-        /** @description This gateway has no identity provider of its own. Sign in with your e-mail address and a password, a code, or the provider of your company. */
+        /**
+         * @description This gateway has no identity provider of its own. Sign in with your e-mail address and a password, a code, or the provider of your company.
+         * @example {
+         *       "error": "NO_IDENTITY_PROVIDER",
+         *       "message": "This gateway has no identity provider of its own. Sign in with your e-mail address and a password, a code, or the provider of your company.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         NO_IDENTITY_PROVIDER: {
             /** @enum {string} */
             error: "NO_IDENTITY_PROVIDER";
             message: string;
             request_id: string;
         };
-        /** @description The row was not found. */
+        /**
+         * @description The row was not found.
+         * @example {
+         *       "error": "ROW_NOT_FOUND",
+         *       "message": "The row was not found.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         ROW_NOT_FOUND: {
             /** @enum {string} */
             error: "ROW_NOT_FOUND";
             message: string;
             request_id: string;
         };
-        /** @description The project already has a branch with this name. Choose another name. */
+        /**
+         * @description The project already has a branch with this name. Choose another name.
+         * @example {
+         *       "error": "BRANCH_EXISTS",
+         *       "message": "The project already has a branch with this name. Choose another name.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         BRANCH_EXISTS: {
             /** @enum {string} */
             error: "BRANCH_EXISTS";
             message: string;
             request_id: string;
         };
-        /** @description Your tenant already has a project with this app key and environment. Choose another app key. */
+        /**
+         * @description Your tenant already has a project with this app key and environment. Choose another app key.
+         * @example {
+         *       "error": "PROJECT_EXISTS",
+         *       "message": "Your tenant already has a project with this app key and environment. Choose another app key.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         PROJECT_EXISTS: {
             /** @enum {string} */
             error: "PROJECT_EXISTS";
             message: string;
             request_id: string;
         };
-        /** @description The project is not active. Check its status. */
+        /**
+         * @description The project is not active. Check its status.
+         * @example {
+         *       "error": "PROJECT_NOT_ACTIVE",
+         *       "message": "The project is not active. Check its status.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         PROJECT_NOT_ACTIVE: {
             /** @enum {string} */
             error: "PROJECT_NOT_ACTIVE";
             message: string;
             request_id: string;
         };
-        /** @description The list of this network cannot be read at its source at the moment. Try again later, or add its networks themselves. */
+        /**
+         * @description The list of this network cannot be read at its source at the moment. Try again later, or add its networks themselves.
+         * @example {
+         *       "error": "NETWORK_LIST_UNAVAILABLE",
+         *       "message": "The list of this network cannot be read at its source at the moment. Try again later, or add its networks themselves.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         NETWORK_LIST_UNAVAILABLE: {
             /** @enum {string} */
             error: "NETWORK_LIST_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /** @description The network rule already exists. */
+        /**
+         * @description The network rule already exists.
+         * @example {
+         *       "error": "RULE_EXISTS",
+         *       "message": "The network rule already exists.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "rule_id": "7d2f1b64-7c44-4b5e-8d3e-2f9a0c1b5e70",
+         *       "via": "all"
+         *     }
+         */
         RULE_EXISTS: {
             /** @enum {string} */
             error: "RULE_EXISTS";
@@ -1703,21 +3826,43 @@ export interface components {
              */
             via: "all" | "sql" | null;
         };
-        /** @description A tenant with this ID already exists and has members. Choose another ID. */
+        /**
+         * @description A tenant with this ID already exists and has members. Choose another ID.
+         * @example {
+         *       "error": "TENANT_EXISTS",
+         *       "message": "A tenant with this ID already exists and has members. Choose another ID.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         TENANT_EXISTS: {
             /** @enum {string} */
             error: "TENANT_EXISTS";
             message: string;
             request_id: string;
         };
-        /** @description The tenant already has an identity provider with this issuer. Change that one. */
+        /**
+         * @description The tenant already has an identity provider with this issuer. Change that one.
+         * @example {
+         *       "error": "IDENTITY_PROVIDER_EXISTS",
+         *       "message": "The tenant already has an identity provider with this issuer. Change that one.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         IDENTITY_PROVIDER_EXISTS: {
             /** @enum {string} */
             error: "IDENTITY_PROVIDER_EXISTS";
             message: string;
             request_id: string;
         };
-        /** @description The domain has no TXT record with the text in txt_record. Publish it, wait a few minutes, and try again. */
+        /**
+         * @description The domain has no TXT record with the text in txt_record. Publish it, wait a few minutes, and try again.
+         * @example {
+         *       "error": "DOMAIN_NOT_VERIFIED",
+         *       "message": "The domain has no TXT record with the text in txt_record. Publish it, wait a few minutes, and try again.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "txt_record": "branchgate-verification=k3ud7xqam2pzw5tc"
+         *     }
+         */
         DOMAIN_NOT_VERIFIED: {
             /** @enum {string} */
             error: "DOMAIN_NOT_VERIFIED";
@@ -1726,49 +3871,99 @@ export interface components {
             /** @description The text that the TXT record has to have. */
             txt_record: string;
         };
-        /** @description The domain belongs to another identity provider. Ask the platform operator if it is yours. */
+        /**
+         * @description The domain belongs to another identity provider. Ask the platform operator if it is yours.
+         * @example {
+         *       "error": "DOMAIN_TAKEN",
+         *       "message": "The domain belongs to another identity provider. Ask the platform operator if it is yours.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         DOMAIN_TAKEN: {
             /** @enum {string} */
             error: "DOMAIN_TAKEN";
             message: string;
             request_id: string;
         };
-        /** @description Nobody has signed in as you by an identity provider of the tenant yet. Do that once before you require it, so that you are not locked out. */
+        /**
+         * @description Nobody has signed in as you by an identity provider of the tenant yet. Do that once before you require it, so that you are not locked out.
+         * @example {
+         *       "error": "SSO_NOT_TRIED",
+         *       "message": "Nobody has signed in as you by an identity provider of the tenant yet. Do that once before you require it, so that you are not locked out.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SSO_NOT_TRIED: {
             /** @enum {string} */
             error: "SSO_NOT_TRIED";
             message: string;
             request_id: string;
         };
-        /** @description The identity provider of your company is not set up correctly. Ask an owner of your team to test it. */
+        /**
+         * @description The identity provider of your company is not set up correctly. Ask an owner of your team to test it.
+         * @example {
+         *       "error": "SSO_MISCONFIGURED",
+         *       "message": "The identity provider of your company is not set up correctly. Ask an owner of your team to test it.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SSO_MISCONFIGURED: {
             /** @enum {string} */
             error: "SSO_MISCONFIGURED";
             message: string;
             request_id: string;
         };
-        /** @description A host with this name is already enrolled. Choose another name. */
+        /**
+         * @description A host with this name is already enrolled. Choose another name.
+         * @example {
+         *       "error": "HOST_EXISTS",
+         *       "message": "A host with this name is already enrolled. Choose another name.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         HOST_EXISTS: {
             /** @enum {string} */
             error: "HOST_EXISTS";
             message: string;
             request_id: string;
         };
-        /** @description The gateway cannot set DNS records. Set DNS_API_TOKEN and DNS_ZONE_ID, or give the host a certificate of yours. */
+        /**
+         * @description The gateway cannot set DNS records. Set DNS_API_TOKEN and DNS_ZONE_ID, or give the host a certificate of yours.
+         * @example {
+         *       "error": "DNS_NOT_CONFIGURED",
+         *       "message": "The gateway cannot set DNS records. Set DNS_API_TOKEN and DNS_ZONE_ID, or give the host a certificate of yours.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         DNS_NOT_CONFIGURED: {
             /** @enum {string} */
             error: "DNS_NOT_CONFIGURED";
             message: string;
             request_id: string;
         };
-        /** @description The operator gave this host another authority. Give it a certificate of that authority, or remove the authority: branchgate host set <name> --ca none. */
+        /**
+         * @description The operator gave this host another authority. Give it a certificate of that authority, or remove the authority: branchgate host set <name> --ca none.
+         * @example {
+         *       "error": "HOST_HAS_AUTHORITY",
+         *       "message": "The operator gave this host another authority. Give it a certificate of that authority, or remove the authority: branchgate host set <name> --ca none.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         HOST_HAS_AUTHORITY: {
             /** @enum {string} */
             error: "HOST_HAS_AUTHORITY";
             message: string;
             request_id: string;
         };
-        /** @description There are projects on this host. Delete them first, or drain the host instead of removing it. */
+        /**
+         * @description There are projects on this host. Delete them first, or drain the host instead of removing it.
+         * @example {
+         *       "error": "HOST_NOT_EMPTY",
+         *       "message": "There are projects on this host. Delete them first, or drain the host instead of removing it.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "projects": 3
+         *     }
+         */
         HOST_NOT_EMPTY: {
             /** @enum {string} */
             error: "HOST_NOT_EMPTY";
@@ -1777,98 +3972,196 @@ export interface components {
             /** @description Projects on the host, failed ones included. */
             projects: number;
         };
-        /** @description This host is a standby, or was one. Name the host that serves the projects. */
+        /**
+         * @description This host is a standby, or was one. Name the host that serves the projects.
+         * @example {
+         *       "error": "HOST_NOT_PRIMARY",
+         *       "message": "This host is a standby, or was one. Name the host that serves the projects.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         HOST_NOT_PRIMARY: {
             /** @enum {string} */
             error: "HOST_NOT_PRIMARY";
             message: string;
             request_id: string;
         };
-        /** @description This host is no standby that could take the place of its primary. See its `members`. */
+        /**
+         * @description This host is no standby that could take the place of its primary. See its `members`.
+         * @example {
+         *       "error": "HOST_NOT_STANDBY",
+         *       "message": "This host is no standby that could take the place of its primary. See its `members`.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         HOST_NOT_STANDBY: {
             /** @enum {string} */
             error: "HOST_NOT_STANDBY";
             message: string;
             request_id: string;
         };
-        /** @description Another host is the standby of this host, or a former primary of it. Remove that one first. */
+        /**
+         * @description Another host is the standby of this host, or a former primary of it. Remove that one first.
+         * @example {
+         *       "error": "HOST_HAS_STANDBY",
+         *       "message": "Another host is the standby of this host, or a former primary of it. Remove that one first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         HOST_HAS_STANDBY: {
             /** @enum {string} */
             error: "HOST_HAS_STANDBY";
             message: string;
             request_id: string;
         };
-        /** @description This former primary has not reported that its servers are stopped, so clients may still reach them. Start its agent and wait until it is linked, or switch the machine off for good and say so with `switched_off=true`. */
+        /**
+         * @description This former primary has not reported that its servers are stopped, so clients may still reach them. Start its agent and wait until it is linked, or switch the machine off for good and say so with `switched_off=true`.
+         * @example {
+         *       "error": "HOST_NOT_FENCED",
+         *       "message": "This former primary has not reported that its servers are stopped, so clients may still reach them. Start its agent and wait until it is linked, or switch the machine off for good and say so with `switched_off=true`.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         HOST_NOT_FENCED: {
             /** @enum {string} */
             error: "HOST_NOT_FENCED";
             message: string;
             request_id: string;
         };
-        /** @description The standby is not linked, has no complete copy, or is still becoming the primary. Check its agent, then repeat the request. */
+        /**
+         * @description The standby is not linked, has no complete copy, or is still becoming the primary. Check its agent, then repeat the request.
+         * @example {
+         *       "error": "STANDBY_NOT_READY",
+         *       "message": "The standby is not linked, has no complete copy, or is still becoming the primary. Check its agent, then repeat the request.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         STANDBY_NOT_READY: {
             /** @enum {string} */
             error: "STANDBY_NOT_READY";
             message: string;
             request_id: string;
         };
-        /** @description The database host of this project has no standby that could confirm commits. Contact the platform operator. */
+        /**
+         * @description The database host of this project has no standby that could confirm commits. Contact the platform operator.
+         * @example {
+         *       "error": "NO_STANDBY",
+         *       "message": "The database host of this project has no standby that could confirm commits. Contact the platform operator.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         NO_STANDBY: {
             /** @enum {string} */
             error: "NO_STANDBY";
             message: string;
             request_id: string;
         };
-        /** @description The primary cannot be reached, so it cannot be closed first. If its machine is lost, repeat the request with its ID as `lost`. */
+        /**
+         * @description The primary cannot be reached, so it cannot be closed first. If its machine is lost, repeat the request with its ID as `lost`.
+         * @example {
+         *       "error": "PRIMARY_UNAVAILABLE",
+         *       "message": "The primary cannot be reached, so it cannot be closed first. If its machine is lost, repeat the request with its ID as `lost`.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         PRIMARY_UNAVAILABLE: {
             /** @enum {string} */
             error: "PRIMARY_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /** @description The primary is connected. Repeat the request without `lost`, so that nothing is lost, or with `force` if the primary cannot be closed. */
+        /**
+         * @description The primary is connected. Repeat the request without `lost`, so that nothing is lost, or with `force` if the primary cannot be closed.
+         * @example {
+         *       "error": "PRIMARY_LINKED",
+         *       "message": "The primary is connected. Repeat the request without `lost`, so that nothing is lost, or with `force` if the primary cannot be closed.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         PRIMARY_LINKED: {
             /** @enum {string} */
             error: "PRIMARY_LINKED";
             message: string;
             request_id: string;
         };
-        /** @description The identity provider manages its users. Make this change at the identity provider. */
+        /**
+         * @description The identity provider manages its users. Make this change at the identity provider.
+         * @example {
+         *       "error": "MANAGED_BY_PROVIDER",
+         *       "message": "The identity provider manages its users. Make this change at the identity provider.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         MANAGED_BY_PROVIDER: {
             /** @enum {string} */
             error: "MANAGED_BY_PROVIDER";
             message: string;
             request_id: string;
         };
-        /** @description This e-mail address already has an account, which belongs to another tenant. Ask for an invitation of another address. */
+        /**
+         * @description This e-mail address already has an account, which belongs to another tenant. Ask for an invitation of another address.
+         * @example {
+         *       "error": "ACCOUNT_EXISTS",
+         *       "message": "This e-mail address already has an account, which belongs to another tenant. Ask for an invitation of another address.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         ACCOUNT_EXISTS: {
             /** @enum {string} */
             error: "ACCOUNT_EXISTS";
             message: string;
             request_id: string;
         };
-        /** @description This e-mail address already belongs to a member of the tenant. */
+        /**
+         * @description This e-mail address already belongs to a member of the tenant.
+         * @example {
+         *       "error": "MEMBER_EXISTS",
+         *       "message": "This e-mail address already belongs to a member of the tenant.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         MEMBER_EXISTS: {
             /** @enum {string} */
             error: "MEMBER_EXISTS";
             message: string;
             request_id: string;
         };
-        /** @description This e-mail address already has an open invitation. Revoke it to send another one. */
+        /**
+         * @description This e-mail address already has an open invitation. Revoke it to send another one.
+         * @example {
+         *       "error": "INVITATION_EXISTS",
+         *       "message": "This e-mail address already has an open invitation. Revoke it to send another one.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         INVITATION_EXISTS: {
             /** @enum {string} */
             error: "INVITATION_EXISTS";
             message: string;
             request_id: string;
         };
-        /** @description A tenant needs an owner. Make another member an owner first. */
+        /**
+         * @description A tenant needs an owner. Make another member an owner first.
+         * @example {
+         *       "error": "LAST_OWNER",
+         *       "message": "A tenant needs an owner. Make another member an owner first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         LAST_OWNER: {
             /** @enum {string} */
             error: "LAST_OWNER";
             message: string;
             request_id: string;
         };
-        /** @description A session on the source branch stayed in a transaction for too long. End the transaction, then try again. */
+        /**
+         * @description A session on the source branch stayed in a transaction for too long. End the transaction, then try again.
+         * @example {
+         *       "error": "SOURCE_BUSY",
+         *       "message": "A session on the source branch stayed in a transaction for too long. End the transaction, then try again.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SOURCE_BUSY: {
             /** @enum {string} */
             error: "SOURCE_BUSY";
@@ -1880,7 +4173,14 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The source branch is not active. Choose an active branch. */
+        /**
+         * @description The source branch is not active. Choose an active branch.
+         * @example {
+         *       "error": "SOURCE_NOT_ACTIVE",
+         *       "message": "The source branch is not active. Choose an active branch.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SOURCE_NOT_ACTIVE: {
             /** @enum {string} */
             error: "SOURCE_NOT_ACTIVE";
@@ -1892,42 +4192,85 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The branch is not active. Check its status; an expired branch can be extended. */
+        /**
+         * @description The branch is not active. Check its status; an expired branch can be extended.
+         * @example {
+         *       "error": "BRANCH_NOT_ACTIVE",
+         *       "message": "The branch is not active. Check its status; an expired branch can be extended.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         BRANCH_NOT_ACTIVE: {
             /** @enum {string} */
             error: "BRANCH_NOT_ACTIVE";
             message: string;
             request_id: string;
         };
-        /** @description main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. */
+        /**
+         * @description main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first.
+         * @example {
+         *       "error": "BRANCH_FOLLOWING",
+         *       "message": "main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         BRANCH_FOLLOWING: {
             /** @enum {string} */
             error: "BRANCH_FOLLOWING";
             message: string;
             request_id: string;
         };
-        /** @description The project moves to another database host. Repeat the request when its job has ended. */
+        /**
+         * @description The project moves to another database host. Repeat the request when its job has ended.
+         * @example {
+         *       "error": "PROJECT_MOVING",
+         *       "message": "The project moves to another database host. Repeat the request when its job has ended.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         PROJECT_MOVING: {
             /** @enum {string} */
             error: "PROJECT_MOVING";
             message: string;
             request_id: string;
         };
-        /** @description The move is at its last step, which takes moments, so it cannot be cancelled any more. */
+        /**
+         * @description The move is at its last step, which takes moments, so it cannot be cancelled any more.
+         * @example {
+         *       "error": "MOVE_FINISHING",
+         *       "message": "The move is at its last step, which takes moments, so it cannot be cancelled any more.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         MOVE_FINISHING: {
             /** @enum {string} */
             error: "MOVE_FINISHING";
             message: string;
             request_id: string;
         };
-        /** @description The project has snapshots or deleted branches that can be restored, which do not move. Repeat with drop_snapshots to give them up. */
+        /**
+         * @description The project has snapshots or deleted branches that can be restored, which do not move. Repeat with drop_snapshots to give them up.
+         * @example {
+         *       "error": "SNAPSHOTS_STAY",
+         *       "message": "The project has snapshots or deleted branches that can be restored, which do not move. Repeat with drop_snapshots to give them up.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SNAPSHOTS_STAY: {
             /** @enum {string} */
             error: "SNAPSHOTS_STAY";
             message: string;
             request_id: string;
         };
-        /** @description The project is not in a state that allows this. Read what it follows, and see state. */
+        /**
+         * @description The project is not in a state that allows this. Read what it follows, and see state.
+         * @example {
+         *       "error": "FOLLOW_STATE",
+         *       "message": "The project is not in a state that allows this. Read what it follows, and see state.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "state": "stopped"
+         *     }
+         */
         FOLLOW_STATE: {
             /** @enum {string} */
             error: "FOLLOW_STATE";
@@ -1936,7 +4279,15 @@ export interface components {
             /** @enum {string} */
             state?: "copying" | "following" | "stopped" | "cut_over" | "failed";
         };
-        /** @description The change is not in a state that allows this. Read the change, and see state. */
+        /**
+         * @description The change is not in a state that allows this. Read the change, and see state.
+         * @example {
+         *       "error": "CHANGE_STATE",
+         *       "message": "The change is not in a state that allows this. Read the change, and see state.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "state": "applying"
+         *     }
+         */
         CHANGE_STATE: {
             /** @enum {string} */
             error: "CHANGE_STATE";
@@ -1945,14 +4296,31 @@ export interface components {
             /** @enum {string} */
             state?: "planned" | "rehearsed" | "approved" | "scheduled" | "applying" | "stopped" | "failed" | "applied" | "applied_with_differences" | "undoing" | "undone" | "closed";
         };
-        /** @description The schema of main is no longer the one that the change was planned with. Rehearse the change, which plans it again. */
+        /**
+         * @description The schema of main is no longer the one that the change was planned with. Rehearse the change, which plans it again.
+         * @example {
+         *       "error": "CHANGE_STALE",
+         *       "message": "The schema of main is no longer the one that the change was planned with. Rehearse the change, which plans it again.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         CHANGE_STALE: {
             /** @enum {string} */
             error: "CHANGE_STALE";
             message: string;
             request_id: string;
         };
-        /** @description A statement held a strong lock for longer than budget_ms when it was rehearsed. See statement. Use the safer form that its findings name, raise budget_ms, or send accept_outage true. */
+        /**
+         * @description A statement held a strong lock for longer than budget_ms when it was rehearsed. See statement. Use the safer form that its findings name, raise budget_ms, or send accept_outage true.
+         * @example {
+         *       "error": "CHANGE_OVER_BUDGET",
+         *       "message": "A statement held a strong lock for longer than budget_ms when it was rehearsed. See statement. Use the safer form that its findings name, raise budget_ms, or send accept_outage true.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "statement": 2,
+         *       "duration_ms": 5400,
+         *       "budget_ms": 2000
+         *     }
+         */
         CHANGE_OVER_BUDGET: {
             /** @enum {string} */
             error: "CHANGE_OVER_BUDGET";
@@ -1964,42 +4332,95 @@ export interface components {
             duration_ms: number;
             budget_ms: number;
         };
-        /** @description The change lacks an approval of its present plan. Ask another member with full data to approve it. */
+        /**
+         * @description The change lacks an approval of its present plan. Ask another member with full data to approve it.
+         * @example {
+         *       "error": "CHANGE_NOT_APPROVED",
+         *       "message": "The change lacks an approval of its present plan. Ask another member with full data to approve it.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         CHANGE_NOT_APPROVED: {
             /** @enum {string} */
             error: "CHANGE_NOT_APPROVED";
             message: string;
             request_id: string;
         };
-        /** @description The branch has no snapshot. Take one first, or leave out from. */
+        /**
+         * @description The branch has no snapshot. Take one first, or leave out from.
+         * @example {
+         *       "error": "NO_SNAPSHOT",
+         *       "message": "The branch has no snapshot. Take one first, or leave out from.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         NO_SNAPSHOT: {
             /** @enum {string} */
             error: "NO_SNAPSHOT";
             message: string;
             request_id: string;
         };
-        /** @description The branch has no lease. Use a branch created with lease_seconds, or change its lifespan instead. */
+        /**
+         * @description The branch has no lease. Use a branch created with lease_seconds, or change its lifespan instead.
+         * @example {
+         *       "error": "BRANCH_NOT_LEASED",
+         *       "message": "The branch has no lease. Use a branch created with lease_seconds, or change its lifespan instead.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         BRANCH_NOT_LEASED: {
             /** @enum {string} */
             error: "BRANCH_NOT_LEASED";
             message: string;
             request_id: string;
         };
-        /** @description The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
+        /**
+         * @description The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota.
+         * @example {
+         *       "error": "WRITE_BLOCKED",
+         *       "message": "The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         WRITE_BLOCKED: {
             /** @enum {string} */
             error: "WRITE_BLOCKED";
             message: string;
             request_id: string;
         };
-        /** @description The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. */
+        /**
+         * @description The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota.
+         * @example {
+         *       "error": "DATABASES_CLOSED",
+         *       "message": "The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         DATABASES_CLOSED: {
             /** @enum {string} */
             error: "DATABASES_CLOSED";
             message: string;
             request_id: string;
         };
-        /** @description Rows have other values than expected, or no longer exist. Nothing was changed. Compare `conflicts` and send the changes again. */
+        /**
+         * @description Rows have other values than expected, or no longer exist. Nothing was changed. Compare `conflicts` and send the changes again.
+         * @example {
+         *       "error": "CHANGES_CONFLICT",
+         *       "message": "Rows have other values than expected, or no longer exist. Nothing was changed. Compare `conflicts` and send the changes again.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "conflicts": [
+         *         {
+         *           "change": 0,
+         *           "reason": "changed",
+         *           "row": {
+         *             "id": 7,
+         *             "title": "Theirs"
+         *           },
+         *           "truncated": []
+         *         }
+         *       ]
+         *     }
+         */
         CHANGES_CONFLICT: {
             /** @enum {string} */
             error: "CHANGES_CONFLICT";
@@ -2018,14 +4439,30 @@ export interface components {
                 truncated: string[];
             }[];
         };
-        /** @description The cell no longer has the expected value. Read the row again. */
+        /**
+         * @description The cell no longer has the expected value. Read the row again.
+         * @example {
+         *       "error": "ROW_CHANGED",
+         *       "message": "The cell no longer has the expected value. Read the row again.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         ROW_CHANGED: {
             /** @enum {string} */
             error: "ROW_CHANGED";
             message: string;
             request_id: string;
         };
-        /** @description PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. */
+        /**
+         * @description PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials.
+         * @example {
+         *       "error": "LOGIN_REFUSED",
+         *       "message": "PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "sqlstate": "58P01",
+         *       "postgres_message": "could not access file \"nope\": No such file or directory"
+         *     }
+         */
         LOGIN_REFUSED: {
             /** @enum {string} */
             error: "LOGIN_REFUSED";
@@ -2036,7 +4473,17 @@ export interface components {
             /** @description PostgreSQL's reason. */
             postgres_message: string;
         };
-        /** @description The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
+        /**
+         * @description The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota.
+         * @example {
+         *       "error": "STORAGE_QUOTA_EXCEEDED",
+         *       "message": "The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "used_bytes": 201326592,
+         *       "needed_bytes": 104857600,
+         *       "limit_bytes": 268435456
+         *     }
+         */
         STORAGE_QUOTA_EXCEEDED: {
             /** @enum {string} */
             error: "STORAGE_QUOTA_EXCEEDED";
@@ -2046,7 +4493,17 @@ export interface components {
             needed_bytes: number;
             limit_bytes: number;
         };
-        /** @description The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. */
+        /**
+         * @description The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches.
+         * @example {
+         *       "error": "FILE_LIMIT_REACHED",
+         *       "message": "The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "used_files": 61000,
+         *       "needed_files": 52000,
+         *       "limit_files": 100000
+         *     }
+         */
         FILE_LIMIT_REACHED: {
             /** @enum {string} */
             error: "FILE_LIMIT_REACHED";
@@ -2056,7 +4513,14 @@ export interface components {
             needed_files: number;
             limit_files: number;
         };
-        /** @description The database name is still in use on the database host. Try again later, or choose another name. */
+        /**
+         * @description The database name is still in use on the database host. Try again later, or choose another name.
+         * @example {
+         *       "error": "DATABASE_NAME_HELD",
+         *       "message": "The database name is still in use on the database host. Try again later, or choose another name.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         DATABASE_NAME_HELD: {
             /** @enum {string} */
             error: "DATABASE_NAME_HELD";
@@ -2068,14 +4532,35 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The import has copied everything and ends in moments, so it cannot be cancelled any more. */
+        /**
+         * @description The import has copied everything and ends in moments, so it cannot be cancelled any more.
+         * @example {
+         *       "error": "IMPORT_FINISHING",
+         *       "message": "The import has copied everything and ends in moments, so it cannot be cancelled any more.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         IMPORT_FINISHING: {
             /** @enum {string} */
             error: "IMPORT_FINISHING";
             message: string;
             request_id: string;
         };
-        /** @description The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. */
+        /**
+         * @description The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request.
+         * @example {
+         *       "error": "MASKING_INCOMPLETE",
+         *       "message": "The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. public.customer.email2 (its name says e-mail)",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "columns": [
+         *         {
+         *           "table": "public.customer",
+         *           "column": "email2",
+         *           "reason": "its name says e-mail"
+         *         }
+         *       ]
+         *     }
+         */
         MASKING_INCOMPLETE: {
             /** @enum {string} */
             error: "MASKING_INCOMPLETE";
@@ -2094,7 +4579,15 @@ export interface components {
                 reason: string;
             }[];
         };
-        /** @description The first request with this Idempotency-Key is still running. Repeat the request later. */
+        /**
+         * @description The first request with this Idempotency-Key is still running. Repeat the request later.
+         * @example {
+         *       "error": "IDEMPOTENCY_IN_FLIGHT",
+         *       "message": "The first request with this Idempotency-Key is still running. Repeat the request later.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "job_id": "4c0e2f0a-4f7b-4e0e-9f0a-9a3c1d2e5b60"
+         *     }
+         */
         IDEMPOTENCY_IN_FLIGHT: {
             /** @enum {string} */
             error: "IDEMPOTENCY_IN_FLIGHT";
@@ -2106,21 +4599,44 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The masking policy has changed since you read it. Read it again, and repeat the change. */
+        /**
+         * @description The masking policy has changed since you read it. Read it again, and repeat the change.
+         * @example {
+         *       "error": "MASKING_CHANGED",
+         *       "message": "The masking policy has changed since you read it. Read it again, and repeat the change.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         MASKING_CHANGED: {
             /** @enum {string} */
             error: "MASKING_CHANGED";
             message: string;
             request_id: string;
         };
-        /** @description The request body is larger than 1 MiB. */
+        /**
+         * @description The request body is larger than 1 MiB.
+         * @example {
+         *       "error": "PAYLOAD_TOO_LARGE",
+         *       "message": "The request body is larger than 1 MiB.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         PAYLOAD_TOO_LARGE: {
             /** @enum {string} */
             error: "PAYLOAD_TOO_LARGE";
             message: string;
             request_id: string;
         };
-        /** @description The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. */
+        /**
+         * @description The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it.
+         * @example {
+         *       "error": "TIME_NOT_RECOVERABLE",
+         *       "message": "The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "from": "2026-11-22T10:15:00.000000Z",
+         *       "until": "2026-11-23T10:15:00.000000Z"
+         *     }
+         */
         TIME_NOT_RECOVERABLE: {
             /** @enum {string} */
             error: "TIME_NOT_RECOVERABLE";
@@ -2131,7 +4647,20 @@ export interface components {
             /** @description The latest one. */
             until: string | null;
         };
-        /** @description The request has invalid values. See details. */
+        /**
+         * @description The request has invalid values. See details.
+         * @example {
+         *       "error": "VALIDATION_FAILED",
+         *       "message": "The request has invalid values. See details.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "details": [
+         *         {
+         *           "path": "branch_name",
+         *           "message": "Must have at least 3 characters."
+         *         }
+         *       ]
+         *     }
+         */
         VALIDATION_FAILED: {
             /** @enum {string} */
             error: "VALIDATION_FAILED";
@@ -2144,7 +4673,24 @@ export interface components {
                 message: string;
             }[];
         };
-        /** @description The source cannot be used. See details for everything that is wrong. */
+        /**
+         * @description The source cannot be used. See details for everything that is wrong.
+         * @example {
+         *       "error": "SOURCE_UNSUITABLE",
+         *       "message": "The source cannot be used. See details for everything that is wrong.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "details": [
+         *         {
+         *           "problem": "wal_level",
+         *           "severity": "error",
+         *           "path": "source_url",
+         *           "object": null,
+         *           "message": "wal_level is replica at the source, and has to be logical.",
+         *           "statement": "ALTER SYSTEM SET wal_level = logical; -- then restart the server"
+         *         }
+         *       ]
+         *     }
+         */
         SOURCE_UNSUITABLE: {
             /** @enum {string} */
             error: "SOURCE_UNSUITABLE";
@@ -2162,7 +4708,15 @@ export interface components {
                 statement: string | null;
             }[];
         };
-        /** @description PostgreSQL rejected the statement. */
+        /**
+         * @description PostgreSQL rejected the statement.
+         * @example {
+         *       "error": "STATEMENT_REFUSED",
+         *       "message": "duplicate key value violates unique constraint \"author_pkey\"",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "sqlstate": "23505"
+         *     }
+         */
         STATEMENT_REFUSED: {
             /** @enum {string} */
             error: "STATEMENT_REFUSED";
@@ -2182,7 +4736,16 @@ export interface components {
             /** @description What to do about it. */
             hint?: string;
         };
-        /** @description The derived database name would be longer than 63 characters. Choose a shorter name. */
+        /**
+         * @description The derived database name would be longer than 63 characters. Choose a shorter name.
+         * @example {
+         *       "error": "DATABASE_NAME_TOO_LONG",
+         *       "message": "The derived database name would be longer than 63 characters. Choose a shorter name.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "length": 71,
+         *       "max_slug_length": 40
+         *     }
+         */
         DATABASE_NAME_TOO_LONG: {
             /** @enum {string} */
             error: "DATABASE_NAME_TOO_LONG";
@@ -2193,7 +4756,15 @@ export interface components {
             /** @description Longest branch name that this project allows. */
             max_slug_length: number;
         };
-        /** @description The storage quota is above the cap of the project. Ask the platform operator to raise the cap. */
+        /**
+         * @description The storage quota is above the cap of the project. Ask the platform operator to raise the cap.
+         * @example {
+         *       "error": "QUOTA_ABOVE_SELF_SERVICE_CAP",
+         *       "message": "The storage quota is above the cap of the project. Ask the platform operator to raise the cap.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 5
+         *     }
+         */
         QUOTA_ABOVE_SELF_SERVICE_CAP: {
             /** @enum {string} */
             error: "QUOTA_ABOVE_SELF_SERVICE_CAP";
@@ -2202,7 +4773,15 @@ export interface components {
             /** @description The highest quota that users may set, in GiB. */
             limit: number;
         };
-        /** @description The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX. */
+        /**
+         * @description The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX.
+         * @example {
+         *       "error": "CONNECTION_ATTEMPTS_ABOVE_MAX",
+         *       "message": "The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 2000
+         *     }
+         */
         CONNECTION_ATTEMPTS_ABOVE_MAX: {
             /** @enum {string} */
             error: "CONNECTION_ATTEMPTS_ABOVE_MAX";
@@ -2211,21 +4790,45 @@ export interface components {
             /** @description The highest number that users may set. */
             limit: number;
         };
-        /** @description This Idempotency-Key was already used with another request body. Use a new key. */
+        /**
+         * @description This Idempotency-Key was already used with another request body. Use a new key.
+         * @example {
+         *       "error": "IDEMPOTENCY_KEY_REUSED",
+         *       "message": "This Idempotency-Key was already used with another request body. Use a new key.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         IDEMPOTENCY_KEY_REUSED: {
             /** @enum {string} */
             error: "IDEMPOTENCY_KEY_REUSED";
             message: string;
             request_id: string;
         };
-        /** @description This path accepts WebSocket connections only. */
+        /**
+         * @description This path accepts WebSocket connections only.
+         * @example {
+         *       "error": "UPGRADE_REQUIRED",
+         *       "message": "This path accepts WebSocket connections only.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         UPGRADE_REQUIRED: {
             /** @enum {string} */
             error: "UPGRADE_REQUIRED";
             message: string;
             request_id: string;
         };
-        /** @description The project has reached its branch limit (branch_limit), which counts leased and expired branches too. Delete a branch, or ask the platform operator to raise the limit. */
+        /**
+         * @description The project has reached its branch limit (branch_limit), which counts leased and expired branches too. Delete a branch, or ask the platform operator to raise the limit.
+         * @example {
+         *       "error": "BRANCH_LIMIT_REACHED",
+         *       "message": "The project has reached its branch limit (branch_limit), which counts leased and expired branches too. Delete a branch, or ask the platform operator to raise the limit.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 10,
+         *       "current": 10,
+         *       "retry_after": null
+         *     }
+         */
         BRANCH_LIMIT_REACHED: {
             /** @enum {string} */
             error: "BRANCH_LIMIT_REACHED";
@@ -2238,7 +4841,17 @@ export interface components {
             /** @description Waiting alone does not help. */
             retry_after: null;
         };
-        /** @description The project has reached its limit of snapshots. Delete a snapshot first. */
+        /**
+         * @description The project has reached its limit of snapshots. Delete a snapshot first.
+         * @example {
+         *       "error": "SNAPSHOT_LIMIT_REACHED",
+         *       "message": "The project has reached its limit of snapshots. Delete a snapshot first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 30,
+         *       "current": 30,
+         *       "retry_after": null
+         *     }
+         */
         SNAPSHOT_LIMIT_REACHED: {
             /** @enum {string} */
             error: "SNAPSHOT_LIMIT_REACHED";
@@ -2249,7 +4862,16 @@ export interface components {
             /** @description Always null: waiting does not help, delete a snapshot. */
             retry_after: null;
         };
-        /** @description The project has reached its limit of open changes. Close one first. */
+        /**
+         * @description The project has reached its limit of open changes. Close one first.
+         * @example {
+         *       "error": "CHANGE_LIMIT_REACHED",
+         *       "message": "The project has reached its limit of open changes. Close one first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 50,
+         *       "current": 50
+         *     }
+         */
         CHANGE_LIMIT_REACHED: {
             /** @enum {string} */
             error: "CHANGE_LIMIT_REACHED";
@@ -2258,7 +4880,17 @@ export interface components {
             limit: number;
             current: number;
         };
-        /** @description The tenant has reached its project limit. Delete a project, or ask the platform operator to raise the limit. */
+        /**
+         * @description The tenant has reached its project limit. Delete a project, or ask the platform operator to raise the limit.
+         * @example {
+         *       "error": "PROJECT_LIMIT_REACHED",
+         *       "message": "The tenant has reached its project limit. Delete a project, or ask the platform operator to raise the limit.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 10,
+         *       "current": 10,
+         *       "retry_after": null
+         *     }
+         */
         PROJECT_LIMIT_REACHED: {
             /** @enum {string} */
             error: "PROJECT_LIMIT_REACHED";
@@ -2269,7 +4901,17 @@ export interface components {
             /** @description Always null: waiting does not help, delete a project. */
             retry_after: null;
         };
-        /** @description The storage quotas of the tenant's projects would exceed its limit in GiB. Lower a quota, delete a project, or ask the platform operator to raise the limit. */
+        /**
+         * @description The storage quotas of the tenant's projects would exceed its limit in GiB. Lower a quota, delete a project, or ask the platform operator to raise the limit.
+         * @example {
+         *       "error": "TENANT_QUOTA_REACHED",
+         *       "message": "The storage quotas of the tenant's projects would exceed its limit in GiB. Lower a quota, delete a project, or ask the platform operator to raise the limit.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 20,
+         *       "current": 19.75,
+         *       "retry_after": null
+         *     }
+         */
         TENANT_QUOTA_REACHED: {
             /** @enum {string} */
             error: "TENANT_QUOTA_REACHED";
@@ -2282,7 +4924,15 @@ export interface components {
             /** @description Always null: waiting does not help, lower a quota. */
             retry_after: null;
         };
-        /** @description The project has reached its network rule limit. Delete a rule first. */
+        /**
+         * @description The project has reached its network rule limit. Delete a rule first.
+         * @example {
+         *       "error": "RULE_LIMIT_REACHED",
+         *       "message": "The project has reached its network rule limit. Delete a rule first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 2000
+         *     }
+         */
         RULE_LIMIT_REACHED: {
             /** @enum {string} */
             error: "RULE_LIMIT_REACHED";
@@ -2290,7 +4940,15 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /** @description The tenant has reached its limit of API keys. Delete a key first. */
+        /**
+         * @description The tenant has reached its limit of API keys. Delete a key first.
+         * @example {
+         *       "error": "API_KEY_LIMIT_REACHED",
+         *       "message": "The tenant has reached its limit of API keys. Delete a key first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 100
+         *     }
+         */
         API_KEY_LIMIT_REACHED: {
             /** @enum {string} */
             error: "API_KEY_LIMIT_REACHED";
@@ -2298,7 +4956,15 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /** @description You have signed in as many clients as you may. Sign one out first. */
+        /**
+         * @description You have signed in as many clients as you may. Sign one out first.
+         * @example {
+         *       "error": "OAUTH_GRANT_LIMIT_REACHED",
+         *       "message": "You have signed in as many clients as you may. Sign one out first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 50
+         *     }
+         */
         OAUTH_GRANT_LIMIT_REACHED: {
             /** @enum {string} */
             error: "OAUTH_GRANT_LIMIT_REACHED";
@@ -2306,14 +4972,29 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /** @description The gateway holds as many registered clients as it may. Use a client with a metadata document, or try again tomorrow. */
+        /**
+         * @description The gateway holds as many registered clients as it may. Use a client with a metadata document, or try again tomorrow.
+         * @example {
+         *       "error": "OAUTH_CLIENT_LIMIT_REACHED",
+         *       "message": "The gateway holds as many registered clients as it may. Use a client with a metadata document, or try again tomorrow.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         OAUTH_CLIENT_LIMIT_REACHED: {
             /** @enum {string} */
             error: "OAUTH_CLIENT_LIMIT_REACHED";
             message: string;
             request_id: string;
         };
-        /** @description The project has reached its limit of trusts. Delete a trust first. */
+        /**
+         * @description The project has reached its limit of trusts. Delete a trust first.
+         * @example {
+         *       "error": "TRUST_LIMIT_REACHED",
+         *       "message": "The project has reached its limit of trusts. Delete a trust first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 20
+         *     }
+         */
         TRUST_LIMIT_REACHED: {
             /** @enum {string} */
             error: "TRUST_LIMIT_REACHED";
@@ -2321,7 +5002,15 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /** @description The tenant has reached its limit of identity providers. Delete one first. */
+        /**
+         * @description The tenant has reached its limit of identity providers. Delete one first.
+         * @example {
+         *       "error": "IDENTITY_PROVIDER_LIMIT_REACHED",
+         *       "message": "The tenant has reached its limit of identity providers. Delete one first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 10
+         *     }
+         */
         IDENTITY_PROVIDER_LIMIT_REACHED: {
             /** @enum {string} */
             error: "IDENTITY_PROVIDER_LIMIT_REACHED";
@@ -2329,7 +5018,15 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /** @description The project or the tenant has reached its limit of open streams. Close a stream first. */
+        /**
+         * @description The project or the tenant has reached its limit of open streams. Close a stream first.
+         * @example {
+         *       "error": "STREAM_LIMIT_REACHED",
+         *       "message": "The project or the tenant has reached its limit of open streams. Close a stream first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 20
+         *     }
+         */
         STREAM_LIMIT_REACHED: {
             /** @enum {string} */
             error: "STREAM_LIMIT_REACHED";
@@ -2337,7 +5034,15 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /** @description The tenant has reached its webhook limit. Delete a webhook first. */
+        /**
+         * @description The tenant has reached its webhook limit. Delete a webhook first.
+         * @example {
+         *       "error": "WEBHOOK_LIMIT_REACHED",
+         *       "message": "The tenant has reached its webhook limit. Delete a webhook first.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "limit": 20
+         *     }
+         */
         WEBHOOK_LIMIT_REACHED: {
             /** @enum {string} */
             error: "WEBHOOK_LIMIT_REACHED";
@@ -2345,14 +5050,29 @@ export interface components {
             request_id: string;
             limit: number;
         };
-        /** @description The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those. */
+        /**
+         * @description The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those.
+         * @example {
+         *       "error": "PROJECT_BUSY",
+         *       "message": "The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         PROJECT_BUSY: {
             /** @enum {string} */
             error: "PROJECT_BUSY";
             message: string;
             request_id: string;
         };
-        /** @description Too many requests. Try again after retry_after seconds. */
+        /**
+         * @description Too many requests. Try again after retry_after seconds.
+         * @example {
+         *       "error": "RATE_LIMITED",
+         *       "message": "Too many requests. Try again after retry_after seconds.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11",
+         *       "retry_after": 12
+         *     }
+         */
         RATE_LIMITED: {
             /** @enum {string} */
             error: "RATE_LIMITED";
@@ -2361,7 +5081,14 @@ export interface components {
             /** @description Seconds to wait before the next request. */
             retry_after: number;
         };
-        /** @description Internal error. Quote the request ID when you report it. */
+        /**
+         * @description Internal error. Quote the request ID when you report it.
+         * @example {
+         *       "error": "INTERNAL",
+         *       "message": "Internal error. Quote the request ID when you report it.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         INTERNAL: {
             /** @enum {string} */
             error: "INTERNAL";
@@ -2373,49 +5100,98 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The DNS service did not set the record. Check that the name of the host is in the zone, and that the token may edit it. */
+        /**
+         * @description The DNS service did not set the record. Check that the name of the host is in the zone, and that the token may edit it.
+         * @example {
+         *       "error": "DNS_UNAVAILABLE",
+         *       "message": "The DNS service did not set the record. Check that the name of the host is in the zone, and that the token may edit it.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         DNS_UNAVAILABLE: {
             /** @enum {string} */
             error: "DNS_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /** @description The gateway currently cannot count requests. Try again shortly. */
+        /**
+         * @description The gateway currently cannot count requests. Try again shortly.
+         * @example {
+         *       "error": "LIMITER_UNAVAILABLE",
+         *       "message": "The gateway currently cannot count requests. Try again shortly.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         LIMITER_UNAVAILABLE: {
             /** @enum {string} */
             error: "LIMITER_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /** @description A part of the gateway is overloaded or restarts. Try again shortly. Earlier releases send `LIMITER_UNAVAILABLE` instead; treat both alike. */
+        /**
+         * @description A part of the gateway is overloaded or restarts. Try again shortly. Earlier releases send `LIMITER_UNAVAILABLE` instead; treat both alike.
+         * @example {
+         *       "error": "GATEWAY_BUSY",
+         *       "message": "A part of the gateway is overloaded or restarts. Try again shortly.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         GATEWAY_BUSY: {
             /** @enum {string} */
             error: "GATEWAY_BUSY";
             message: string;
             request_id: string;
         };
-        /** @description The identity provider is currently unavailable. Try again shortly. */
+        /**
+         * @description The identity provider is currently unavailable. Try again shortly.
+         * @example {
+         *       "error": "IDP_UNAVAILABLE",
+         *       "message": "The identity provider is currently unavailable. Try again shortly.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         IDP_UNAVAILABLE: {
             /** @enum {string} */
             error: "IDP_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /** @description The domain could not be looked up. Try again shortly. */
+        /**
+         * @description The domain could not be looked up. Try again shortly.
+         * @example {
+         *       "error": "DOMAIN_LOOKUP_FAILED",
+         *       "message": "The domain could not be looked up. Try again shortly.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         DOMAIN_LOOKUP_FAILED: {
             /** @enum {string} */
             error: "DOMAIN_LOOKUP_FAILED";
             message: string;
             request_id: string;
         };
-        /** @description This gateway is not configured to send e-mail. Use another way to sign in. */
+        /**
+         * @description This gateway is not configured to send e-mail. Use another way to sign in.
+         * @example {
+         *       "error": "MAIL_UNAVAILABLE",
+         *       "message": "This gateway is not configured to send e-mail. Use another way to sign in.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         MAIL_UNAVAILABLE: {
             /** @enum {string} */
             error: "MAIL_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /** @description The database host is busy. Try again shortly. */
+        /**
+         * @description The database host is busy. Try again shortly.
+         * @example {
+         *       "error": "HOST_BUSY",
+         *       "message": "The database host is busy. Try again shortly.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         HOST_BUSY: {
             /** @enum {string} */
             error: "HOST_BUSY";
@@ -2427,7 +5203,14 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. */
+        /**
+         * @description The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator.
+         * @example {
+         *       "error": "HOST_FULL",
+         *       "message": "The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         HOST_FULL: {
             /** @enum {string} */
             error: "HOST_FULL";
@@ -2439,7 +5222,14 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator. */
+        /**
+         * @description The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator.
+         * @example {
+         *       "error": "COLLATION_OUTDATED",
+         *       "message": "The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         COLLATION_OUTDATED: {
             /** @enum {string} */
             error: "COLLATION_OUTDATED";
@@ -2451,14 +5241,28 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The gateway has missing or invalid settings. Correct them with `npm run deploy -- --var`. */
+        /**
+         * @description The gateway has missing or invalid settings. Correct them with `npm run deploy -- --var`.
+         * @example {
+         *       "error": "SETTINGS_INVALID",
+         *       "message": "The gateway has missing or invalid settings. Correct them with `npm run deploy -- --var`.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         SETTINGS_INVALID: {
             /** @enum {string} */
             error: "SETTINGS_INVALID";
             message: string;
             request_id: string;
         };
-        /** @description The database host is currently not connected. Try again shortly. */
+        /**
+         * @description The database host is currently not connected. Try again shortly.
+         * @example {
+         *       "error": "HOST_UNAVAILABLE",
+         *       "message": "The database host is currently not connected. Try again shortly.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         HOST_UNAVAILABLE: {
             /** @enum {string} */
             error: "HOST_UNAVAILABLE";
@@ -2470,7 +5274,14 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. */
+        /**
+         * @description The agent of the database host is older than this operation. Try again after the platform operator has upgraded it.
+         * @example {
+         *       "error": "HOST_UPGRADE_REQUIRED",
+         *       "message": "The agent of the database host is older than this operation. Try again after the platform operator has upgraded it.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         HOST_UPGRADE_REQUIRED: {
             /** @enum {string} */
             error: "HOST_UPGRADE_REQUIRED";
@@ -2482,7 +5293,14 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. */
+        /**
+         * @description PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly.
+         * @example {
+         *       "error": "DATABASE_SERVER_UNAVAILABLE",
+         *       "message": "PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         DATABASE_SERVER_UNAVAILABLE: {
             /** @enum {string} */
             error: "DATABASE_SERVER_UNAVAILABLE";
@@ -2494,7 +5312,14 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The database host could not apply the access rules. Try again later. */
+        /**
+         * @description The database host could not apply the access rules. Try again later.
+         * @example {
+         *       "error": "RULES_NOT_APPLIED",
+         *       "message": "The database host could not apply the access rules. Try again later.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         RULES_NOT_APPLIED: {
             /** @enum {string} */
             error: "RULES_NOT_APPLIED";
@@ -2506,7 +5331,14 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The new database did not accept a test login. Try again later. */
+        /**
+         * @description The new database did not accept a test login. Try again later.
+         * @example {
+         *       "error": "PROOF_FAILED",
+         *       "message": "The new database did not accept a test login. Try again later.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         PROOF_FAILED: {
             /** @enum {string} */
             error: "PROOF_FAILED";
@@ -2518,21 +5350,42 @@ export interface components {
              */
             job_id?: string;
         };
-        /** @description The identity provider's keys are currently unavailable. Try again shortly. */
+        /**
+         * @description The identity provider's keys are currently unavailable. Try again shortly.
+         * @example {
+         *       "error": "KEYS_UNAVAILABLE",
+         *       "message": "The identity provider's keys are currently unavailable. Try again shortly.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         KEYS_UNAVAILABLE: {
             /** @enum {string} */
             error: "KEYS_UNAVAILABLE";
             message: string;
             request_id: string;
         };
-        /** @description The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. */
+        /**
+         * @description The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later.
+         * @example {
+         *       "error": "TIME_LIMIT_REACHED",
+         *       "message": "The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         TIME_LIMIT_REACHED: {
             /** @enum {string} */
             error: "TIME_LIMIT_REACHED";
             message: string;
             request_id: string;
         };
-        /** @description The database host did not respond in time. Check whether the operation took effect, then try again. */
+        /**
+         * @description The database host did not respond in time. Check whether the operation took effect, then try again.
+         * @example {
+         *       "error": "HOST_TIMEOUT",
+         *       "message": "The database host did not respond in time. Check whether the operation took effect, then try again.",
+         *       "request_id": "0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11"
+         *     }
+         */
         HOST_TIMEOUT: {
             /** @enum {string} */
             error: "HOST_TIMEOUT";
@@ -2544,7 +5397,156 @@ export interface components {
              */
             job_id?: string;
         };
-        CreatedProject: components["schemas"]["Project"] & {
+        CreatedProject: {
+            /** Format: uuid */
+            id: string;
+            /** @example Web shop */
+            name: string;
+            /**
+             * @description Part of every database name of the project.
+             * @example web_shop
+             */
+            app_key: string;
+            /**
+             * @description Environment; part of every database name.
+             * @example prod
+             */
+            env: string;
+            /**
+             * @description Storage quota of all branches together, in GiB.
+             * @example 0.5
+             */
+            storage_quota_gib: number;
+            /**
+             * @description Sizes of its creating, active and expired branches together, to the MiB; `usage` has the exact value.
+             * @example 25165824
+             */
+            storage_used_bytes: number;
+            /**
+             * @description `write_blocked`: only owner logins can write. `closed`: no login can be used, because usage exceeds twice the quota.
+             * @enum {string}
+             */
+            storage_state: "normal" | "warning" | "write_blocked" | "closed";
+            /**
+             * @example active
+             * @enum {string}
+             */
+            status: "creating" | "active" | "deleting" | "failed";
+            /**
+             * @description Branches that count against the limit: creating, active and expired ones.
+             * @example 2
+             */
+            branch_count: number;
+            /**
+             * @description How many of them have a lease.
+             * @example 1
+             */
+            leased_branch_count: number;
+            /**
+             * @description The most branches. The platform operator raises it, and may allow leased branches on top (`leased_branch_limit`).
+             * @example 10
+             */
+            branch_limit: number;
+            /**
+             * Format: date-time
+             * @description When the next of them is deleted by itself, at the end of a lease or of the retention of an expired branch. Null: none has such an end.
+             * @example null
+             */
+            next_slot_at: string | null;
+            /**
+             * @description Connection attempts a minute that each branch accepts from its admitted networks together, unless it has a limit of its own.
+             * @example 50
+             */
+            connection_attempts_per_minute: number;
+            /**
+             * @description Only owners, admins and API keys with the permission `data.full` get unmasked data. Everybody else gets branches with masked data, or without rows.
+             * @example false
+             */
+            masked_only: boolean;
+            /**
+             * @description Extensions that its databases were created with. Their owners can neither drop nor update them.
+             * @example [
+             *       "postgis"
+             *     ]
+             */
+            extensions: string[];
+            /**
+             * @description Approvals by other members that a change of `main` needs before it can be applied.
+             * @example 0
+             */
+            change_approvals: number;
+            /**
+             * @description Longest branch name whose database name fits into 63 characters.
+             * @example 43
+             */
+            max_slug_length: number;
+            /**
+             * @description When snapshots of `main` are taken. Null: never by themselves.
+             * @example null
+             */
+            snapshot_schedule: {
+                /**
+                 * @example 6h
+                 * @enum {string}
+                 */
+                every: "1h" | "6h" | "1d";
+                /**
+                 * @description Scheduled snapshots that are kept; the oldest is deleted first.
+                 * @example 7
+                 */
+                keep: number;
+                /**
+                 * @description Their values are replaced by the masking policy, and branches with masked data are clones of the newest one.
+                 * @example false
+                 */
+                masked?: boolean;
+            } | null;
+            /**
+             * @description Clones that the host keeps ready for the next branches of a snapshot, at most 32 in a project. `auto`: as many as were taken in the last minute, at most 8, and none for a snapshot that was unused for ten minutes.
+             * @example auto
+             */
+            spares: "auto" | number;
+            /**
+             * @description When a commit is confirmed: `async`: once the database host has it; `sync`: once the standby of that host has applied it too.
+             * @example async
+             * @enum {string}
+             */
+            durability: "async" | "sync";
+            /**
+             * @description `confirming`: the standby confirms each commit; `waiting`: the standby is away, and commits wait for it; `off`: commits are confirmed without it, because the durability is `async`, or no standby has caught up since its copy. Some seconds old.
+             * @example off
+             * @enum {string}
+             */
+            durability_state: "off" | "confirming" | "waiting";
+            /**
+             * @description Name of the database host.
+             * @example eu-1
+             */
+            host: string;
+            /**
+             * @description That of its database host.
+             * @example eu-central
+             */
+            region: string | null;
+            /** @description The block of its branches that lasts longest; each branch has its own. Null: none is blocked. */
+            blocked: {
+                /**
+                 * @description `import`: an import fills the branch, and opens it at its end. `following`: it follows a database elsewhere, and can be read. `until` of both moves on until then. The others are what it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. `connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many transactions hold on one row. `files`: its project has too many tables and indexes, and it made more.
+                 * @example disk
+                 * @enum {string}
+                 */
+                reason: "locks" | "connections" | "disk" | "transaction_ids" | "autovacuum" | "files" | "import" | "following";
+                /** Format: date-time */
+                until: string;
+            } | null;
+            /** Format: uuid */
+            created_by: string;
+            /** @example acme */
+            tenant_id: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            updated_at: string;
             main_branch: components["schemas"]["CreatedBranch"];
             /** @description Another project that you can see has the same name. */
             warning?: string;
@@ -2599,7 +5601,12 @@ export interface components {
              * @example null
              */
             lease_ends_at: string | null;
-            /** @description Up to 16 pairs of texts, each text of at most 63 bytes. */
+            /**
+             * @description Up to 16 pairs of texts, each text of at most 63 bytes.
+             * @example {
+             *       "pr": "7"
+             *     }
+             */
             labels: {
                 [key: string]: string;
             };
@@ -2629,7 +5636,12 @@ export interface components {
              * @example 50
              */
             connection_attempts_per_minute: number;
-            /** @description Settings of PostgreSQL that every new session of the branch has. */
+            /**
+             * @description Settings of PostgreSQL that every new session of the branch has.
+             * @example {
+             *       "search_path": "app, public"
+             *     }
+             */
             settings: {
                 /** @example app, public */
                 search_path?: string;
@@ -2804,7 +5816,12 @@ export interface components {
              * @example false
              */
             masked_only: boolean;
-            /** @description Extensions that its databases were created with. Their owners can neither drop nor update them. */
+            /**
+             * @description Extensions that its databases were created with. Their owners can neither drop nor update them.
+             * @example [
+             *       "postgis"
+             *     ]
+             */
             extensions: string[];
             /**
              * @description Approvals by other members that a change of `main` needs before it can be applied.
@@ -2895,7 +5912,156 @@ export interface components {
                 accepts_projects: boolean;
             }[];
         };
-        ProjectDetails: components["schemas"]["Project"] & {
+        ProjectDetails: {
+            /** Format: uuid */
+            id: string;
+            /** @example Web shop */
+            name: string;
+            /**
+             * @description Part of every database name of the project.
+             * @example web_shop
+             */
+            app_key: string;
+            /**
+             * @description Environment; part of every database name.
+             * @example prod
+             */
+            env: string;
+            /**
+             * @description Storage quota of all branches together, in GiB.
+             * @example 0.5
+             */
+            storage_quota_gib: number;
+            /**
+             * @description Sizes of its creating, active and expired branches together, to the MiB; `usage` has the exact value.
+             * @example 25165824
+             */
+            storage_used_bytes: number;
+            /**
+             * @description `write_blocked`: only owner logins can write. `closed`: no login can be used, because usage exceeds twice the quota.
+             * @enum {string}
+             */
+            storage_state: "normal" | "warning" | "write_blocked" | "closed";
+            /**
+             * @example active
+             * @enum {string}
+             */
+            status: "creating" | "active" | "deleting" | "failed";
+            /**
+             * @description Branches that count against the limit: creating, active and expired ones.
+             * @example 2
+             */
+            branch_count: number;
+            /**
+             * @description How many of them have a lease.
+             * @example 1
+             */
+            leased_branch_count: number;
+            /**
+             * @description The most branches. The platform operator raises it, and may allow leased branches on top (`leased_branch_limit`).
+             * @example 10
+             */
+            branch_limit: number;
+            /**
+             * Format: date-time
+             * @description When the next of them is deleted by itself, at the end of a lease or of the retention of an expired branch. Null: none has such an end.
+             * @example null
+             */
+            next_slot_at: string | null;
+            /**
+             * @description Connection attempts a minute that each branch accepts from its admitted networks together, unless it has a limit of its own.
+             * @example 50
+             */
+            connection_attempts_per_minute: number;
+            /**
+             * @description Only owners, admins and API keys with the permission `data.full` get unmasked data. Everybody else gets branches with masked data, or without rows.
+             * @example false
+             */
+            masked_only: boolean;
+            /**
+             * @description Extensions that its databases were created with. Their owners can neither drop nor update them.
+             * @example [
+             *       "postgis"
+             *     ]
+             */
+            extensions: string[];
+            /**
+             * @description Approvals by other members that a change of `main` needs before it can be applied.
+             * @example 0
+             */
+            change_approvals: number;
+            /**
+             * @description Longest branch name whose database name fits into 63 characters.
+             * @example 43
+             */
+            max_slug_length: number;
+            /**
+             * @description When snapshots of `main` are taken. Null: never by themselves.
+             * @example null
+             */
+            snapshot_schedule: {
+                /**
+                 * @example 6h
+                 * @enum {string}
+                 */
+                every: "1h" | "6h" | "1d";
+                /**
+                 * @description Scheduled snapshots that are kept; the oldest is deleted first.
+                 * @example 7
+                 */
+                keep: number;
+                /**
+                 * @description Their values are replaced by the masking policy, and branches with masked data are clones of the newest one.
+                 * @example false
+                 */
+                masked?: boolean;
+            } | null;
+            /**
+             * @description Clones that the host keeps ready for the next branches of a snapshot, at most 32 in a project. `auto`: as many as were taken in the last minute, at most 8, and none for a snapshot that was unused for ten minutes.
+             * @example auto
+             */
+            spares: "auto" | number;
+            /**
+             * @description When a commit is confirmed: `async`: once the database host has it; `sync`: once the standby of that host has applied it too.
+             * @example async
+             * @enum {string}
+             */
+            durability: "async" | "sync";
+            /**
+             * @description `confirming`: the standby confirms each commit; `waiting`: the standby is away, and commits wait for it; `off`: commits are confirmed without it, because the durability is `async`, or no standby has caught up since its copy. Some seconds old.
+             * @example off
+             * @enum {string}
+             */
+            durability_state: "off" | "confirming" | "waiting";
+            /**
+             * @description Name of the database host.
+             * @example eu-1
+             */
+            host: string;
+            /**
+             * @description That of its database host.
+             * @example eu-central
+             */
+            region: string | null;
+            /** @description The block of its branches that lasts longest; each branch has its own. Null: none is blocked. */
+            blocked: {
+                /**
+                 * @description `import`: an import fills the branch, and opens it at its end. `following`: it follows a database elsewhere, and can be read. `until` of both moves on until then. The others are what it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. `connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many transactions hold on one row. `files`: its project has too many tables and indexes, and it made more.
+                 * @example disk
+                 * @enum {string}
+                 */
+                reason: "locks" | "connections" | "disk" | "transaction_ids" | "autovacuum" | "files" | "import" | "following";
+                /** Format: date-time */
+                until: string;
+            } | null;
+            /** Format: uuid */
+            created_by: string;
+            /** @example acme */
+            tenant_id: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            updated_at: string;
             /**
              * @description The spares of its snapshots that are ready, of those that were asked for. Null: no number was asked for.
              * @example null
@@ -2910,13 +6076,193 @@ export interface components {
                  */
                 waiting_for: "making" | "use" | "clients" | "unused" | "room" | "files" | "limit" | "reflink" | "host" | null;
             } | null;
-            /** @description The times as of which its branches can be recovered, those from after the creation of each. Null: its database host keeps no past. */
+            /**
+             * @description The times as of which its branches can be recovered, those from after the creation of each. Null: its database host keeps no past.
+             * @example {
+             *       "from": "2026-11-22T10:15:00.000000Z",
+             *       "until": "2026-11-23T10:15:00.000000Z"
+             *     }
+             */
             recoverable: {
                 from: string;
                 until: string;
             } | null;
         };
-        ChangedProject: components["schemas"]["ProjectDetails"] & {
+        ChangedProject: {
+            /** Format: uuid */
+            id: string;
+            /** @example Web shop */
+            name: string;
+            /**
+             * @description Part of every database name of the project.
+             * @example web_shop
+             */
+            app_key: string;
+            /**
+             * @description Environment; part of every database name.
+             * @example prod
+             */
+            env: string;
+            /**
+             * @description Storage quota of all branches together, in GiB.
+             * @example 0.5
+             */
+            storage_quota_gib: number;
+            /**
+             * @description Sizes of its creating, active and expired branches together, to the MiB; `usage` has the exact value.
+             * @example 25165824
+             */
+            storage_used_bytes: number;
+            /**
+             * @description `write_blocked`: only owner logins can write. `closed`: no login can be used, because usage exceeds twice the quota.
+             * @enum {string}
+             */
+            storage_state: "normal" | "warning" | "write_blocked" | "closed";
+            /**
+             * @example active
+             * @enum {string}
+             */
+            status: "creating" | "active" | "deleting" | "failed";
+            /**
+             * @description Branches that count against the limit: creating, active and expired ones.
+             * @example 2
+             */
+            branch_count: number;
+            /**
+             * @description How many of them have a lease.
+             * @example 1
+             */
+            leased_branch_count: number;
+            /**
+             * @description The most branches. The platform operator raises it, and may allow leased branches on top (`leased_branch_limit`).
+             * @example 10
+             */
+            branch_limit: number;
+            /**
+             * Format: date-time
+             * @description When the next of them is deleted by itself, at the end of a lease or of the retention of an expired branch. Null: none has such an end.
+             * @example null
+             */
+            next_slot_at: string | null;
+            /**
+             * @description Connection attempts a minute that each branch accepts from its admitted networks together, unless it has a limit of its own.
+             * @example 50
+             */
+            connection_attempts_per_minute: number;
+            /**
+             * @description Only owners, admins and API keys with the permission `data.full` get unmasked data. Everybody else gets branches with masked data, or without rows.
+             * @example false
+             */
+            masked_only: boolean;
+            /**
+             * @description Extensions that its databases were created with. Their owners can neither drop nor update them.
+             * @example [
+             *       "postgis"
+             *     ]
+             */
+            extensions: string[];
+            /**
+             * @description Approvals by other members that a change of `main` needs before it can be applied.
+             * @example 0
+             */
+            change_approvals: number;
+            /**
+             * @description Longest branch name whose database name fits into 63 characters.
+             * @example 43
+             */
+            max_slug_length: number;
+            /**
+             * @description When snapshots of `main` are taken. Null: never by themselves.
+             * @example null
+             */
+            snapshot_schedule: {
+                /**
+                 * @example 6h
+                 * @enum {string}
+                 */
+                every: "1h" | "6h" | "1d";
+                /**
+                 * @description Scheduled snapshots that are kept; the oldest is deleted first.
+                 * @example 7
+                 */
+                keep: number;
+                /**
+                 * @description Their values are replaced by the masking policy, and branches with masked data are clones of the newest one.
+                 * @example false
+                 */
+                masked?: boolean;
+            } | null;
+            /**
+             * @description Clones that the host keeps ready for the next branches of a snapshot, at most 32 in a project. `auto`: as many as were taken in the last minute, at most 8, and none for a snapshot that was unused for ten minutes.
+             * @example auto
+             */
+            spares: "auto" | number;
+            /**
+             * @description When a commit is confirmed: `async`: once the database host has it; `sync`: once the standby of that host has applied it too.
+             * @example async
+             * @enum {string}
+             */
+            durability: "async" | "sync";
+            /**
+             * @description `confirming`: the standby confirms each commit; `waiting`: the standby is away, and commits wait for it; `off`: commits are confirmed without it, because the durability is `async`, or no standby has caught up since its copy. Some seconds old.
+             * @example off
+             * @enum {string}
+             */
+            durability_state: "off" | "confirming" | "waiting";
+            /**
+             * @description Name of the database host.
+             * @example eu-1
+             */
+            host: string;
+            /**
+             * @description That of its database host.
+             * @example eu-central
+             */
+            region: string | null;
+            /** @description The block of its branches that lasts longest; each branch has its own. Null: none is blocked. */
+            blocked: {
+                /**
+                 * @description `import`: an import fills the branch, and opens it at its end. `following`: it follows a database elsewhere, and can be read. `until` of both moves on until then. The others are what it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. `connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many transactions hold on one row. `files`: its project has too many tables and indexes, and it made more.
+                 * @example disk
+                 * @enum {string}
+                 */
+                reason: "locks" | "connections" | "disk" | "transaction_ids" | "autovacuum" | "files" | "import" | "following";
+                /** Format: date-time */
+                until: string;
+            } | null;
+            /** Format: uuid */
+            created_by: string;
+            /** @example acme */
+            tenant_id: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            updated_at: string;
+            /**
+             * @description The spares of its snapshots that are ready, of those that were asked for. Null: no number was asked for.
+             * @example null
+             */
+            spares_state: {
+                wanted: number;
+                ready: number;
+                /**
+                 * @description `making`: The host makes them one after another. `use`: No branch was made of a snapshot of the project in the last ten minutes. `clients`: Clients of the host work, so it makes one and then rests. `unused`: Spares that nobody took were dropped, so the host makes one every five seconds. `room`: The disk of the host was short, so it makes none for a minute. `files`: The snapshot has more than 2,000 files. `limit`: The tenant or the host has as many as it may have. `reflink`: Clones of this host share no blocks, so it makes none. `host`: The host does not answer.
+                 * @example null
+                 * @enum {string|null}
+                 */
+                waiting_for: "making" | "use" | "clients" | "unused" | "room" | "files" | "limit" | "reflink" | "host" | null;
+            } | null;
+            /**
+             * @description The times as of which its branches can be recovered, those from after the creation of each. Null: its database host keeps no past.
+             * @example {
+             *       "from": "2026-11-22T10:15:00.000000Z",
+             *       "until": "2026-11-23T10:15:00.000000Z"
+             *     }
+             */
+            recoverable: {
+                from: string;
+                until: string;
+            } | null;
             /** @description Another project that you can see has the same name, or passwords that were given out before still lead to unmasked data. */
             warning?: string;
             /**
@@ -2925,7 +6271,76 @@ export interface components {
              */
             credentials_rotated?: number;
         };
-        ProjectDeletion: components["schemas"]["Job"] & {
+        ProjectDeletion: {
+            /** Format: uuid */
+            id: string;
+            /** Format: uuid */
+            project_id: string;
+            /**
+             * Format: uuid
+             * @description Null: the job is about the whole project, or about a batch of branches.
+             */
+            branch_id: string | null;
+            /**
+             * @example branch.create
+             * @enum {string}
+             */
+            kind: "project.create" | "branch.create" | "branch.delete" | "branch.reset" | "branch.restore" | "branch.rename" | "branch.diff" | "branch.try" | "change.rehearse" | "change.apply" | "change.undo" | "branch.import" | "follow.start" | "follow.cutover" | "follow.stop" | "snapshot.create" | "snapshot.delete" | "project.delete" | "project.move";
+            /**
+             * @example succeeded
+             * @enum {string}
+             */
+            status: "queued" | "running" | "succeeded" | "failed";
+            /** @description Empty until the job runs. */
+            steps: {
+                /** @example clone */
+                name: string;
+                /**
+                 * @example succeeded
+                 * @enum {string}
+                 */
+                status: "pending" | "running" | "succeeded" | "failed";
+                /** Format: date-time */
+                started_at: string | null;
+                /** Format: date-time */
+                finished_at: string | null;
+                /** @description How much of it is done, as its host estimates. Only while it is running, and of long work. */
+                percent?: number;
+                /** @description Of an import: how far its tables are, those that are being copied first, then the largest. The rows of a table that is not copied yet are an estimate. */
+                tables?: {
+                    schema: string;
+                    table: string;
+                    /** @enum {string} */
+                    state: "waiting" | "copying" | "copied";
+                    rows: number;
+                    percent: number;
+                }[];
+                /** @description Of a recovery, while it replays the log of the database server: how much that is, how much is done, and about how long the rest takes. */
+                replay?: {
+                    bytes: number;
+                    replayed_bytes: number;
+                    seconds_left: number | null;
+                };
+                /**
+                 * @description Of the clone of a branch: `spare` if the host had one ready.
+                 * @example spare
+                 * @enum {string}
+                 */
+                created_by?: "clone" | "spare";
+                /** @description What was left out of an import. */
+                warnings?: string[];
+            }[];
+            /** @example null */
+            error: {
+                code: string;
+                message: string;
+            } | null;
+            /** @description Failed attempts so far. */
+            attempts: number;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            updated_at: string;
             /**
              * Format: date-time
              * @description Until when its data is in the copies and the log from which the database host recovers other projects. No request recovers this one. Null: the host keeps no past.
@@ -2942,7 +6357,133 @@ export interface components {
             /** @description The owner of a branch can create it. PostgreSQL trusts it, or the operator of the host has allowed it. All others need a superuser. */
             trusted: boolean;
         };
-        Branch: components["schemas"]["CreatedBranch"] & {
+        Branch: {
+            /** Format: uuid */
+            id: string;
+            /** Format: uuid */
+            project_id: string;
+            /**
+             * Format: uuid
+             * @description The branch that this one was cloned from.
+             */
+            parent_branch_id: string | null;
+            /** @example checkout-redesign */
+            branch_name: string;
+            /** @example db_web_shop_prod_br_checkout-redesign */
+            database_name: string;
+            /**
+             * @description The database that was cloned.
+             * @example db_web_shop_prod
+             */
+            source_database: string;
+            /**
+             * @example active
+             * @enum {string}
+             */
+            status: "creating" | "active" | "expired" | "deleting" | "deleted" | "failed";
+            /**
+             * @description `custom`: created with `ttl_seconds`.
+             * @enum {string}
+             */
+            lifespan: "7d" | "1m" | "6m" | "1y" | "forever" | "custom";
+            /**
+             * Format: date-time
+             * @description Null: the branch does not expire.
+             */
+            expires_at: string | null;
+            /**
+             * @description Length of the lifespan in seconds. Null: the branch does not expire.
+             * @example 604800
+             */
+            ttl_seconds: number | null;
+            /**
+             * @description Length of the lease in seconds. Null: the branch has no lease.
+             * @example null
+             */
+            lease_seconds: number | null;
+            /**
+             * Format: date-time
+             * @description The branch is deleted then, unless its lease is renewed. Null: it has no lease.
+             * @example null
+             */
+            lease_ends_at: string | null;
+            /**
+             * @description Up to 16 pairs of texts, each text of at most 63 bytes.
+             * @example {
+             *       "pr": "7"
+             *     }
+             */
+            labels: {
+                [key: string]: string;
+            };
+            /**
+             * @description `full`: everything. `masked`: the columns with a rule of the masking policy have other values. `none`: no rows, but for those of `keep_tables`.
+             * @example full
+             * @enum {string}
+             */
+            data: "full" | "masked" | "none";
+            /**
+             * @description The tables whose rows were kept, if `data` is `none`.
+             * @example []
+             */
+            keep_tables: string[];
+            /**
+             * @description The version of the policy. Null unless it is masked.
+             * @example null
+             */
+            masking_version: number | null;
+            /**
+             * Format: date-time
+             * @description When its values had been compared with those of the source. Null if they are the same, or it is being made.
+             */
+            checked_at: string | null;
+            /**
+             * @description Connection attempts a minute that the branch accepts from its admitted networks together, successful ones included.
+             * @example 50
+             */
+            connection_attempts_per_minute: number;
+            /**
+             * @description Settings of PostgreSQL that every new session of the branch has.
+             * @example {
+             *       "search_path": "app, public"
+             *     }
+             */
+            settings: {
+                /** @example app, public */
+                search_path?: string;
+                /** @example Europe/Berlin */
+                TimeZone?: string;
+                /** @example ISO, DMY */
+                DateStyle?: string;
+                /** @enum {string} */
+                IntervalStyle?: "postgres" | "postgres_verbose" | "sql_standard" | "iso_8601";
+                /** @example 30s */
+                lock_timeout?: string;
+                /** @example 30s */
+                statement_timeout?: string;
+                /** @example 30s */
+                idle_in_transaction_session_timeout?: string;
+                /** @enum {string} */
+                default_transaction_isolation?: "read committed" | "repeatable read" | "serializable";
+                /** @enum {string} */
+                client_min_messages?: "debug1" | "log" | "notice" | "warning" | "error";
+            };
+            /**
+             * @description True for `main` only.
+             * @example false
+             */
+            is_default: boolean;
+            /**
+             * @description It cannot be deleted, neither by a request nor at the end of its lease or of its retention, and a reset needs its name as `confirm`. True for `main`, always.
+             * @example false
+             */
+            protected: boolean;
+            /** Format: uuid */
+            created_by: string;
+            /** @example acme */
+            tenant_id: string;
+            /** Format: date-time */
+            created_at: string;
             /**
              * Format: date-time
              * @description When this expired branch will be deleted; of a deleted branch, until when it can be restored. Null: neither, or the branch is protected.
@@ -3010,14 +6551,135 @@ export interface components {
              */
             recoverable_until: string | null;
         };
-        BranchCreation: components["schemas"]["BatchBranch"] & {
+        BranchCreation: {
+            /** Format: uuid */
+            id: string;
+            /** Format: uuid */
+            project_id: string;
+            /**
+             * Format: uuid
+             * @description The branch that this one was cloned from.
+             */
+            parent_branch_id: string | null;
+            /** @example checkout-redesign */
+            branch_name: string;
+            /** @example db_web_shop_prod_br_checkout-redesign */
+            database_name: string;
+            /**
+             * @description The database that was cloned.
+             * @example db_web_shop_prod
+             */
+            source_database: string;
+            /**
+             * @example active
+             * @enum {string}
+             */
+            status: "creating" | "active" | "expired" | "deleting" | "deleted" | "failed";
+            /**
+             * @description `custom`: created with `ttl_seconds`.
+             * @enum {string}
+             */
+            lifespan: "7d" | "1m" | "6m" | "1y" | "forever" | "custom";
+            /**
+             * Format: date-time
+             * @description Null: the branch does not expire.
+             */
+            expires_at: string | null;
+            /**
+             * @description Length of the lifespan in seconds. Null: the branch does not expire.
+             * @example 604800
+             */
+            ttl_seconds: number | null;
+            /**
+             * @description Length of the lease in seconds. Null: the branch has no lease.
+             * @example null
+             */
+            lease_seconds: number | null;
+            /**
+             * Format: date-time
+             * @description The branch is deleted then, unless its lease is renewed. Null: it has no lease.
+             * @example null
+             */
+            lease_ends_at: string | null;
+            /**
+             * @description Up to 16 pairs of texts, each text of at most 63 bytes.
+             * @example {
+             *       "pr": "7"
+             *     }
+             */
+            labels: {
+                [key: string]: string;
+            };
+            /**
+             * @description `full`: everything. `masked`: the columns with a rule of the masking policy have other values. `none`: no rows, but for those of `keep_tables`.
+             * @example full
+             * @enum {string}
+             */
+            data: "full" | "masked" | "none";
+            /**
+             * @description The tables whose rows were kept, if `data` is `none`.
+             * @example []
+             */
+            keep_tables: string[];
+            /**
+             * @description The version of the policy. Null unless it is masked.
+             * @example null
+             */
+            masking_version: number | null;
+            /**
+             * Format: date-time
+             * @description When its values had been compared with those of the source. Null if they are the same, or it is being made.
+             */
+            checked_at: string | null;
+            /**
+             * @description Connection attempts a minute that the branch accepts from its admitted networks together, successful ones included.
+             * @example 50
+             */
+            connection_attempts_per_minute: number;
+            /**
+             * @description Settings of PostgreSQL that every new session of the branch has.
+             * @example {
+             *       "search_path": "app, public"
+             *     }
+             */
+            settings: {
+                /** @example app, public */
+                search_path?: string;
+                /** @example Europe/Berlin */
+                TimeZone?: string;
+                /** @example ISO, DMY */
+                DateStyle?: string;
+                /** @enum {string} */
+                IntervalStyle?: "postgres" | "postgres_verbose" | "sql_standard" | "iso_8601";
+                /** @example 30s */
+                lock_timeout?: string;
+                /** @example 30s */
+                statement_timeout?: string;
+                /** @example 30s */
+                idle_in_transaction_session_timeout?: string;
+                /** @enum {string} */
+                default_transaction_isolation?: "read committed" | "repeatable read" | "serializable";
+                /** @enum {string} */
+                client_min_messages?: "debug1" | "log" | "notice" | "warning" | "error";
+            };
+            /**
+             * @description True for `main` only.
+             * @example false
+             */
+            is_default: boolean;
+            /**
+             * @description It cannot be deleted, neither by a request nor at the end of its lease or of its retention, and a reset needs its name as `confirm`. True for `main`, always.
+             * @example false
+             */
+            protected: boolean;
+            /** Format: uuid */
+            created_by: string;
+            /** @example acme */
+            tenant_id: string;
+            /** Format: date-time */
+            created_at: string;
             /** @description False: the branch existed before the request. */
             created: boolean;
-        };
-        BatchCreation: {
-            branches: components["schemas"]["BatchBranch"][];
-        };
-        BatchBranch: components["schemas"]["CreatedBranch"] & {
             /** @description Only if the request includes them. */
             credentials?: {
                 /** Format: uuid */
@@ -3055,7 +6717,188 @@ export interface components {
                 ca_certificate: string | null;
                 /** @description Present if no network rule lets an address of the caller connect, with the call that adds one. */
                 warning?: string;
-                /** @description The addresses that the warning is about, as networks. */
+                /**
+                 * @description The addresses that the warning is about, as networks.
+                 * @example [
+                 *       "203.0.113.7/32"
+                 *     ]
+                 */
+                missing_networks?: string[];
+            };
+        };
+        BatchCreation: {
+            branches: components["schemas"]["BatchBranch"][];
+        };
+        BatchBranch: {
+            /** Format: uuid */
+            id: string;
+            /** Format: uuid */
+            project_id: string;
+            /**
+             * Format: uuid
+             * @description The branch that this one was cloned from.
+             */
+            parent_branch_id: string | null;
+            /** @example checkout-redesign */
+            branch_name: string;
+            /** @example db_web_shop_prod_br_checkout-redesign */
+            database_name: string;
+            /**
+             * @description The database that was cloned.
+             * @example db_web_shop_prod
+             */
+            source_database: string;
+            /**
+             * @example active
+             * @enum {string}
+             */
+            status: "creating" | "active" | "expired" | "deleting" | "deleted" | "failed";
+            /**
+             * @description `custom`: created with `ttl_seconds`.
+             * @enum {string}
+             */
+            lifespan: "7d" | "1m" | "6m" | "1y" | "forever" | "custom";
+            /**
+             * Format: date-time
+             * @description Null: the branch does not expire.
+             */
+            expires_at: string | null;
+            /**
+             * @description Length of the lifespan in seconds. Null: the branch does not expire.
+             * @example 604800
+             */
+            ttl_seconds: number | null;
+            /**
+             * @description Length of the lease in seconds. Null: the branch has no lease.
+             * @example null
+             */
+            lease_seconds: number | null;
+            /**
+             * Format: date-time
+             * @description The branch is deleted then, unless its lease is renewed. Null: it has no lease.
+             * @example null
+             */
+            lease_ends_at: string | null;
+            /**
+             * @description Up to 16 pairs of texts, each text of at most 63 bytes.
+             * @example {
+             *       "pr": "7"
+             *     }
+             */
+            labels: {
+                [key: string]: string;
+            };
+            /**
+             * @description `full`: everything. `masked`: the columns with a rule of the masking policy have other values. `none`: no rows, but for those of `keep_tables`.
+             * @example full
+             * @enum {string}
+             */
+            data: "full" | "masked" | "none";
+            /**
+             * @description The tables whose rows were kept, if `data` is `none`.
+             * @example []
+             */
+            keep_tables: string[];
+            /**
+             * @description The version of the policy. Null unless it is masked.
+             * @example null
+             */
+            masking_version: number | null;
+            /**
+             * Format: date-time
+             * @description When its values had been compared with those of the source. Null if they are the same, or it is being made.
+             */
+            checked_at: string | null;
+            /**
+             * @description Connection attempts a minute that the branch accepts from its admitted networks together, successful ones included.
+             * @example 50
+             */
+            connection_attempts_per_minute: number;
+            /**
+             * @description Settings of PostgreSQL that every new session of the branch has.
+             * @example {
+             *       "search_path": "app, public"
+             *     }
+             */
+            settings: {
+                /** @example app, public */
+                search_path?: string;
+                /** @example Europe/Berlin */
+                TimeZone?: string;
+                /** @example ISO, DMY */
+                DateStyle?: string;
+                /** @enum {string} */
+                IntervalStyle?: "postgres" | "postgres_verbose" | "sql_standard" | "iso_8601";
+                /** @example 30s */
+                lock_timeout?: string;
+                /** @example 30s */
+                statement_timeout?: string;
+                /** @example 30s */
+                idle_in_transaction_session_timeout?: string;
+                /** @enum {string} */
+                default_transaction_isolation?: "read committed" | "repeatable read" | "serializable";
+                /** @enum {string} */
+                client_min_messages?: "debug1" | "log" | "notice" | "warning" | "error";
+            };
+            /**
+             * @description True for `main` only.
+             * @example false
+             */
+            is_default: boolean;
+            /**
+             * @description It cannot be deleted, neither by a request nor at the end of its lease or of its retention, and a reset needs its name as `confirm`. True for `main`, always.
+             * @example false
+             */
+            protected: boolean;
+            /** Format: uuid */
+            created_by: string;
+            /** @example acme */
+            tenant_id: string;
+            /** Format: date-time */
+            created_at: string;
+            /** @description Only if the request includes them. */
+            credentials?: {
+                /** Format: uuid */
+                project_id: string;
+                /** Format: uuid */
+                branch_id: string;
+                /** @example checkout-redesign */
+                branch_name: string;
+                /** @example db_web_shop_prod_br_checkout-redesign */
+                database: string;
+                /**
+                 * @description Name of an environment variable for the pooled URL.
+                 * @example DATABASE_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN
+                 */
+                runtime_key: string;
+                /**
+                 * @description Name of an environment variable for the direct URL.
+                 * @example DIRECT_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN
+                 */
+                direct_key: string;
+                /**
+                 * @description Through the pooler, as the read-write login; as another login on request. Settings (`SET`), temporary tables and session locks of a client reach the next client of the same login: use `SET LOCAL`, and `ON COMMIT DROP` for temporary tables.
+                 * @example postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_rw:PASSWORD@eu-1.db.example.com:6432/db_web_shop_prod_br_checkout-redesign?sslmode=require
+                 */
+                database_url: string;
+                /**
+                 * @description Directly to PostgreSQL, as the owner login; as the read-only login on request.
+                 * @example postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_owner:PASSWORD@eu-1.db.example.com:5432/db_web_shop_prod_br_checkout-redesign?sslmode=require
+                 */
+                direct_url: string;
+                /**
+                 * @description The certificate of the authority to trust for these URLs, in PEM format: `sslrootcert` of libpq, `NODE_EXTRA_CA_CERTS` of Node. Null: a public authority, which clients trust already.
+                 * @example null
+                 */
+                ca_certificate: string | null;
+                /** @description Present if no network rule lets an address of the caller connect, with the call that adds one. */
+                warning?: string;
+                /**
+                 * @description The addresses that the warning is about, as networks.
+                 * @example [
+                 *       "203.0.113.7/32"
+                 *     ]
+                 */
                 missing_networks?: string[];
             };
         };
@@ -3172,7 +7015,176 @@ export interface components {
                 updated_at: string;
             } | null;
         };
-        BranchReset: components["schemas"]["Branch"] & {
+        BranchReset: {
+            /** Format: uuid */
+            id: string;
+            /** Format: uuid */
+            project_id: string;
+            /**
+             * Format: uuid
+             * @description The branch that this one was cloned from.
+             */
+            parent_branch_id: string | null;
+            /** @example checkout-redesign */
+            branch_name: string;
+            /** @example db_web_shop_prod_br_checkout-redesign */
+            database_name: string;
+            /**
+             * @description The database that was cloned.
+             * @example db_web_shop_prod
+             */
+            source_database: string;
+            /**
+             * @example active
+             * @enum {string}
+             */
+            status: "creating" | "active" | "expired" | "deleting" | "deleted" | "failed";
+            /**
+             * @description `custom`: created with `ttl_seconds`.
+             * @enum {string}
+             */
+            lifespan: "7d" | "1m" | "6m" | "1y" | "forever" | "custom";
+            /**
+             * Format: date-time
+             * @description Null: the branch does not expire.
+             */
+            expires_at: string | null;
+            /**
+             * @description Length of the lifespan in seconds. Null: the branch does not expire.
+             * @example 604800
+             */
+            ttl_seconds: number | null;
+            /**
+             * @description Length of the lease in seconds. Null: the branch has no lease.
+             * @example null
+             */
+            lease_seconds: number | null;
+            /**
+             * Format: date-time
+             * @description The branch is deleted then, unless its lease is renewed. Null: it has no lease.
+             * @example null
+             */
+            lease_ends_at: string | null;
+            /**
+             * @description Up to 16 pairs of texts, each text of at most 63 bytes.
+             * @example {
+             *       "pr": "7"
+             *     }
+             */
+            labels: {
+                [key: string]: string;
+            };
+            /**
+             * @description `full`: everything. `masked`: the columns with a rule of the masking policy have other values. `none`: no rows, but for those of `keep_tables`.
+             * @example full
+             * @enum {string}
+             */
+            data: "full" | "masked" | "none";
+            /**
+             * @description The tables whose rows were kept, if `data` is `none`.
+             * @example []
+             */
+            keep_tables: string[];
+            /**
+             * @description The version of the policy. Null unless it is masked.
+             * @example null
+             */
+            masking_version: number | null;
+            /**
+             * Format: date-time
+             * @description When its values had been compared with those of the source. Null if they are the same, or it is being made.
+             */
+            checked_at: string | null;
+            /**
+             * @description Connection attempts a minute that the branch accepts from its admitted networks together, successful ones included.
+             * @example 50
+             */
+            connection_attempts_per_minute: number;
+            /**
+             * @description Settings of PostgreSQL that every new session of the branch has.
+             * @example {
+             *       "search_path": "app, public"
+             *     }
+             */
+            settings: {
+                /** @example app, public */
+                search_path?: string;
+                /** @example Europe/Berlin */
+                TimeZone?: string;
+                /** @example ISO, DMY */
+                DateStyle?: string;
+                /** @enum {string} */
+                IntervalStyle?: "postgres" | "postgres_verbose" | "sql_standard" | "iso_8601";
+                /** @example 30s */
+                lock_timeout?: string;
+                /** @example 30s */
+                statement_timeout?: string;
+                /** @example 30s */
+                idle_in_transaction_session_timeout?: string;
+                /** @enum {string} */
+                default_transaction_isolation?: "read committed" | "repeatable read" | "serializable";
+                /** @enum {string} */
+                client_min_messages?: "debug1" | "log" | "notice" | "warning" | "error";
+            };
+            /**
+             * @description True for `main` only.
+             * @example false
+             */
+            is_default: boolean;
+            /**
+             * @description It cannot be deleted, neither by a request nor at the end of its lease or of its retention, and a reset needs its name as `confirm`. True for `main`, always.
+             * @example false
+             */
+            protected: boolean;
+            /** Format: uuid */
+            created_by: string;
+            /** @example acme */
+            tenant_id: string;
+            /** Format: date-time */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description When this expired branch will be deleted; of a deleted branch, until when it can be restored. Null: neither, or the branch is protected.
+             */
+            deletes_at: string | null;
+            /** Format: date-time */
+            updated_at: string;
+            /** @description The database host accepts no connections to the branch until then: an import fills it, or its sessions took too much of what all branches of the host share. Null: not blocked. */
+            blocked: {
+                /**
+                 * @description `import`: an import fills the branch, and opens it at its end. `following`: it follows a database elsewhere, and can be read. `until` of both moves on until then. The others are what it took too much of. `autovacuum`: functions of its tables held workers of autovacuum, which is off for these tables now; after the functions are changed, `ALTER TABLE … RESET (autovacuum_enabled)` turns it on. `connections`: its project or its tenant had too many. `transaction_ids`: transactions, and locks that many transactions hold on one row. `files`: its project has too many tables and indexes, and it made more.
+                 * @example disk
+                 * @enum {string}
+                 */
+                reason: "locks" | "connections" | "disk" | "transaction_ids" | "autovacuum" | "files" | "import" | "following";
+                /** Format: date-time */
+                until: string;
+            } | null;
+            /**
+             * Format: date-time
+             * @description Connections are refused until then, because of too many connection attempts. Null: they are not.
+             */
+            connections_blocked_until: string | null;
+            /** @description The networks that are refused because of too many connection attempts. PostgreSQL reports such a refusal as `pg_hba.conf rejects connection` or `no pg_hba.conf entry`. */
+            closed_to: {
+                /**
+                 * @description Null: every network.
+                 * @example 203.0.113.7/32
+                 */
+                network: string | null;
+                /** Format: date-time */
+                until: string;
+                /**
+                 * @description The attempts a minute that it reached.
+                 * @example 50
+                 */
+                attempts: number;
+                /**
+                 * @description The same for a person, with what to do.
+                 * @example Closed to 203.0.113.7/32 until 12:01:00 UTC, after 50 connection attempts in a minute. Raise connection_attempts_per_minute of the branch to open it now.
+                 */
+                message: string;
+            }[];
             /**
              * Format: uuid
              * @description The snapshot with what the branch held before. Null: it held nothing that could be kept.
@@ -3313,10 +7325,20 @@ export interface components {
             ca_certificate: string | null;
             /** @description Present if no network rule lets an address of the caller connect, with the call that adds one. */
             warning?: string;
-            /** @description The addresses that the warning is about, as networks. */
+            /**
+             * @description The addresses that the warning is about, as networks.
+             * @example [
+             *       "203.0.113.7/32"
+             *     ]
+             */
             missing_networks?: string[];
         };
         /**
+         * @example {
+         *       "roles": [
+         *         "read_only"
+         *       ]
+         *     }
          */
         RotationRequest: {
             /** @description The logins that get new passwords, each at most once. Default: all three. */
@@ -3488,7 +7510,35 @@ export interface components {
                 [key: string]: string | number | boolean | null;
             };
         };
-        QueryResult: components["schemas"]["StatementResult"] & {
+        QueryResult: {
+            columns: {
+                name: string;
+                type: string;
+            }[];
+            /**
+             * @description One array per row, because columns can have the same name.
+             * @example [
+             *       [
+             *         7,
+             *         "Seven"
+             *       ]
+             *     ]
+             */
+            rows: (string | number | boolean | null)[][];
+            /** @description The statement returned more rows than fit into 1 MiB, or into its part of it. */
+            has_more: boolean;
+            /** @description Cells whose value was cut, by their indexes. */
+            truncated: {
+                row: number;
+                column: number;
+            }[];
+            /**
+             * @description The kind of statement.
+             * @example SELECT
+             */
+            command: string | null;
+            /** @description Rows that the statement returned or changed; null if it has no count, or was ended early. */
+            row_count: number | null;
             /** @description Of a text with several statements: the result of each, in their order. The other fields are those of the last one. */
             results?: components["schemas"]["StatementResult"][];
         };
@@ -3497,7 +7547,15 @@ export interface components {
                 name: string;
                 type: string;
             }[];
-            /** @description One array per row, because columns can have the same name. */
+            /**
+             * @description One array per row, because columns can have the same name.
+             * @example [
+             *       [
+             *         7,
+             *         "Seven"
+             *       ]
+             *     ]
+             */
             rows: (string | number | boolean | null)[][];
             /** @description The statement returned more rows than fit into 1 MiB, or into its part of it. */
             has_more: boolean;
@@ -3832,7 +7890,85 @@ export interface components {
             /** @description Milliseconds with the copy and the comparison. */
             total_ms: number;
         };
-        Change: components["schemas"]["ChangeSummary"] & {
+        Change: {
+            /** Format: uuid */
+            id: string;
+            /** Format: uuid */
+            project_id: string;
+            /**
+             * @description `planned`: to be rehearsed. `stopped`: its application has ended early, and can be continued. `failed`: PostgreSQL refused a statement. `applied_with_differences`: every statement ran, and the schema of `main` is another one than that of the rehearsed clone.
+             * @enum {string}
+             */
+            state: "planned" | "rehearsed" | "approved" | "scheduled" | "applying" | "stopped" | "failed" | "applied" | "applied_with_differences" | "undoing" | "undone" | "closed";
+            /** @description The schema of `main` was another one than that of the plan when it was last compared. Rehearse the change to plan it again. */
+            stale: boolean;
+            /** @description The branch that it was made from, which may be deleted by now. */
+            source: {
+                /** Format: uuid */
+                branch_id: string;
+                branch_name: string;
+            } | null;
+            /** @description Of the plan. An approval counts for one digest. */
+            digest: string;
+            statement_count: number;
+            /** @description Statements that are applied to `main`. */
+            applied_count: number;
+            /** @description The longest time that a step held a lock that blocks writers, when it was rehearsed: what `budget_ms` has to allow. Null: not rehearsed. */
+            longest_lock_ms: number | null;
+            approvals_required: number;
+            approvals: {
+                /** Format: uuid */
+                user_id: string;
+                email: string;
+                /** Format: date-time */
+                approved_at: string;
+                /** @description It is of the present plan. */
+                counts: boolean;
+            }[];
+            /** @description Null: nobody has applied it. */
+            application: {
+                lock_timeout_ms: number;
+                attempts: number;
+                budget_ms: number;
+                accept_outage: boolean;
+                /**
+                 * Format: date-time
+                 * @description When a scheduled change is due.
+                 */
+                at: string | null;
+                /** Format: date-time */
+                ended_at: string | null;
+                /**
+                 * @description Why it stopped or failed. `not_allowed`: when it was due, it could not begin, for instance because it lacked an approval.
+                 * @enum {string|null}
+                 */
+                reason: "stale" | "lock_timeout" | "over_budget" | "source_busy" | "interrupted" | "refused" | "not_allowed" | null;
+                error: {
+                    /** @description Its `position`. */
+                    statement: number;
+                    sqlstate: string | null;
+                    /** @description Of PostgreSQL. Null for those who get masked data only: it can quote a row. */
+                    message: string | null;
+                } | null;
+            } | null;
+            /**
+             * Format: uuid
+             * @description What `main` held before the first statement, for 24 hours: an undo goes back to it.
+             */
+            safety_snapshot_id: string | null;
+            /** @description For which the pooled clients of `main` waited while that snapshot was taken. */
+            paused_ms: number | null;
+            /**
+             * Format: uuid
+             * @description The last job of the change.
+             */
+            job_id: string | null;
+            /** Format: uuid */
+            created_by: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            updated_at: string;
             statements: {
                 /** @description From 1. */
                 position: number;
@@ -4170,7 +8306,12 @@ export interface components {
         NamedNetwork: {
             /** @enum {string} */
             network: "cloudflare" | "github-actions";
-            /** @description What a rule with the name admits now. Empty: no rule had the name yet. */
+            /**
+             * @description What a rule with the name admits now. Empty: no rule had the name yet.
+             * @example [
+             *       "173.245.48.0/20"
+             *     ]
+             */
             cidrs: string[];
             /**
              * Format: date-time
@@ -4519,7 +8660,26 @@ export interface components {
              */
             problem: "base_copy_missing" | "log_unreadable" | "content_differs" | "not_copied" | null;
         };
-        CreatedWebhook: components["schemas"]["Webhook"] & {
+        CreatedWebhook: {
+            /** Format: uuid */
+            id: string;
+            /** @example https://ci.example/hooks/branchgate */
+            url: string;
+            events: ("project.changed" | "branch.changed" | "network_rule.changed" | "snapshot.changed" | "job.changed" | "storage.changed" | "follow.changed" | "change.changed" | "project.failed_over")[];
+            /**
+             * Format: uuid
+             * @description Null: every project of the tenant.
+             */
+            project_id: string | null;
+            /**
+             * Format: date-time
+             * @description Set after three days in which every delivery failed. Create the webhook again to resume.
+             */
+            disabled_at: string | null;
+            /** Format: uuid */
+            created_by: string;
+            /** Format: date-time */
+            created_at: string;
             /**
              * @description The signing secret (Standard Webhooks). Shown only here, and again to a repeated request with the same `Idempotency-Key`.
              * @example whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD8kH0Z2c0Xq4=
@@ -4611,7 +8771,12 @@ export interface components {
                      * @description Null: the branch does not expire.
                      */
                     expires_at: string | null;
-                    /** @description Up to 16 pairs of texts, each text of at most 63 bytes. */
+                    /**
+                     * @description Up to 16 pairs of texts, each text of at most 63 bytes.
+                     * @example {
+                     *       "pr": "7"
+                     *     }
+                     */
                     labels: {
                         [key: string]: string;
                     };
@@ -4912,7 +9077,13 @@ export interface components {
              * @example 0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11
              */
             request_id: string | null;
-            /** @description Details that depend on `name`. */
+            /**
+             * @description Details that depend on `name`.
+             * @example {
+             *       "from": "7d",
+             *       "to": "1m"
+             *     }
+             */
             metadata: {
                 [key: string]: unknown;
             };
@@ -4951,9 +9122,19 @@ export interface components {
             /** Format: date-time */
             created_at: string;
         };
-        Invitation: components["schemas"]["OwnerInvitation"] & {
+        Invitation: {
+            /** Format: uuid */
+            id: string;
+            /** @example grace@example.com */
+            email: string;
+            /** @example operator */
+            role: string;
             /** Format: uuid */
             invited_by: string;
+            /** Format: date-time */
+            expires_at: string;
+            /** Format: date-time */
+            created_at: string;
         };
         LoginResponse: {
             access_token: string | null;
@@ -5012,6 +9193,9 @@ export interface components {
             /** @example groups */
             role_claim: string | null;
             /**
+             * @example {
+             *       "branchgate-admins": "admin"
+             *     }
              */
             roles: {
                 [key: string]: "owner" | "admin" | "operator" | "viewer";
@@ -5033,6 +9217,20 @@ export interface components {
             updated_at: string;
         };
         /**
+         * @example {
+         *       "name": "Acme",
+         *       "issuer": "https://login.example.com",
+         *       "client_id": "branchgate",
+         *       "client_secret": "a secret of the client",
+         *       "domains": [
+         *         "example.com"
+         *       ],
+         *       "default_role": "viewer",
+         *       "role_claim": "groups",
+         *       "roles": {
+         *         "branchgate-admins": "admin"
+         *       }
+         *     }
          */
         NewIdentityProvider: {
             /**
@@ -5047,7 +9245,12 @@ export interface components {
             name: string;
             /** @example branchgate */
             client_id: string;
-            /** @description E-mail domains of its people. */
+            /**
+             * @description E-mail domains of its people.
+             * @example [
+             *       "example.com"
+             *     ]
+             */
             domains: string[];
             /**
              * @description The role of a person whose claim matches none of `roles`.
@@ -5065,6 +9268,9 @@ export interface components {
             /**
              * @description Role by value of the claim. The first match applies, in the order given here.
              * @default {}
+             * @example {
+             *       "branchgate-admins": "admin"
+             *     }
              */
             roles?: {
                 [key: string]: "owner" | "admin" | "operator" | "viewer";
@@ -5078,6 +9284,11 @@ export interface components {
             client_secret: string;
         };
         /**
+         * @example {
+         *       "roles": {
+         *         "branchgate-admins": "admin"
+         *       }
+         *     }
          */
         IdentityProviderChange: {
             /**
@@ -5087,7 +9298,12 @@ export interface components {
             name?: string;
             /** @example branchgate */
             client_id?: string;
-            /** @description E-mail domains of its people. */
+            /**
+             * @description E-mail domains of its people.
+             * @example [
+             *       "example.com"
+             *     ]
+             */
             domains?: string[];
             /**
              * @description The role of a person whose claim matches none of `roles`.
@@ -5100,7 +9316,12 @@ export interface components {
              * @example groups
              */
             role_claim?: string | null;
-            /** @description Role by value of the claim. The first match applies, in the order given here. */
+            /**
+             * @description Role by value of the claim. The first match applies, in the order given here.
+             * @example {
+             *       "branchgate-admins": "admin"
+             *     }
+             */
             roles?: {
                 [key: string]: "owner" | "admin" | "operator" | "viewer";
             };
@@ -5140,7 +9361,18 @@ export interface components {
             /** @description Whether an owner can sign in while the provider is away. */
             has_recovery_code: boolean;
         };
-        ChangedTenantSettings: components["schemas"]["TenantSettings"] & {
+        ChangedTenantSettings: {
+            /** @example acme */
+            tenant_id: string;
+            /**
+             * @description As the operator named it.
+             * @example Acme Ltd.
+             */
+            name: string | null;
+            /** @description Whether people with an address in a verified domain can sign in by the identity provider of the tenant only. */
+            sso_required: boolean;
+            /** @description Whether an owner can sign in while the provider is away. */
+            has_recovery_code: boolean;
             /**
              * @description With it, one owner can sign in once while the provider is away. Shown only when it is made.
              * @example k3ud-7xqa-m2pz-w5tc
@@ -5148,7 +9380,14 @@ export interface components {
             recovery_code: string | null;
         };
         SignInMethods: {
-            /** @description Ways to sign in: with a password, a mailed code, the identity provider of the gateway (`auth/idp/login`), or that of a company (`sso`). */
+            /**
+             * @description Ways to sign in: with a password, a mailed code, the identity provider of the gateway (`auth/idp/login`), or that of a company (`sso`).
+             * @example [
+             *       "password",
+             *       "code",
+             *       "sso"
+             *     ]
+             */
             methods: ("password" | "code" | "idp" | "sso")[];
             sso: {
                 /** @example Acme */
@@ -5204,7 +9443,62 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
-        CreatedApiKey: components["schemas"]["ApiKey"] & {
+        CreatedApiKey: {
+            /**
+             * @description The readable part of the key.
+             * @example k3v7q2xw5mza4d6b
+             */
+            id: string;
+            /** @example CI */
+            name: string;
+            /**
+             * @description At most the role of the caller. If the role of its creator becomes lower, that role applies.
+             * @example operator
+             * @enum {string}
+             */
+            role: "owner" | "admin" | "operator" | "viewer";
+            /**
+             * @example [
+             *       "branchgate:write"
+             *     ]
+             */
+            scopes: string[];
+            /**
+             * @description `data.full`: the key may use unmasked data in projects whose members get masked data only (`masked_only`).
+             * @example []
+             */
+            permissions: "data.full"[];
+            /**
+             * Format: uuid
+             * @description The only project that the key can access. Null: those that its role reaches.
+             */
+            project_id: string | null;
+            /**
+             * @description The key can use only branches whose name matches. Null: every branch.
+             * @example pr-*
+             */
+            branch_pattern: string | null;
+            /**
+             * @description Networks that the key can be used from. Null: all.
+             * @example [
+             *       "203.0.113.0/24"
+             *     ]
+             */
+            cidrs: string[] | null;
+            /** Format: date-time */
+            expires_at: string;
+            /**
+             * Format: date-time
+             * @description Exact to a minute. Null: never.
+             */
+            last_used_at: string | null;
+            /**
+             * Format: uuid
+             * @description The user in whose name the key acts.
+             */
+            created_by: string;
+            /** Format: date-time */
+            created_at: string;
             /**
              * @description The bearer token. Null in a repeated response, because the key is not stored: revoke it and create another one.
              * @example bg_k3v7q2xw5mza4d6b_gRX2L0pQd1mUo9cV7yKzT4hJfWbNsE6iA3xD5vC8lZk1a2b3c4d
@@ -5226,6 +9520,9 @@ export interface components {
              */
             role: "owner" | "admin" | "operator" | "viewer";
             /**
+             * @example [
+             *       "branchgate:write"
+             *     ]
              */
             scopes: string[];
             /**
@@ -5243,7 +9540,12 @@ export interface components {
              * @example pr-*
              */
             branch_pattern: string | null;
-            /** @description Networks that the key can be used from. Null: all. */
+            /**
+             * @description Networks that the key can be used from. Null: all.
+             * @example [
+             *       "203.0.113.0/24"
+             *     ]
+             */
             cidrs: string[] | null;
             /** Format: date-time */
             expires_at: string;
@@ -5272,7 +9574,13 @@ export interface components {
             issuer: string;
             /** @example https://branchgate.example.com */
             audience: string;
-            /** @description Claims that an ID token must have, all of them strings. A value ending in `*` stands for every value with that beginning. */
+            /**
+             * @description Claims that an ID token must have, all of them strings. A value ending in `*` stands for every value with that beginning.
+             * @example {
+             *       "repository": "acme/shop",
+             *       "ref": "refs/pull/*"
+             *     }
+             */
             claims: {
                 [key: string]: string;
             };
@@ -5384,7 +9692,13 @@ export interface components {
             redirect_host: string;
             /** @description Whether that is the computer of the browser. */
             is_loopback: boolean;
-            /** @description What the client asks for at most. */
+            /**
+             * @description What the client asks for at most.
+             * @example [
+             *       "read",
+             *       "write"
+             *     ]
+             */
             scopes: ("read" | "write")[];
             /**
              * Format: uuid
@@ -5470,6 +9784,10 @@ export interface components {
              */
             role: "owner" | "admin" | "operator" | "viewer";
             /**
+             * @example [
+             *       "branchgate:read",
+             *       "branchgate:write"
+             *     ]
              */
             scopes: string[];
             /** @example [] */
@@ -5499,7 +9817,178 @@ export interface components {
             /** Format: date-time */
             created_at: string;
         };
-        ComparedMaskingPolicy: components["schemas"]["MaskingPolicy"] & {
+        ComparedMaskingPolicy: {
+            /**
+             * @description Counts the changes of the policy. 0: none was ever set.
+             * @example 3
+             */
+            version: number;
+            /**
+             * @description For `If-Match`; the same as the header.
+             * @example "3"
+             */
+            etag: string;
+            rules: ({
+                /**
+                 * @description The table, with its schema unless that is `public`.
+                 * @example public.customer
+                 */
+                table: string;
+                /** @example email */
+                column: string;
+                /** @enum {string} */
+                with: "null";
+            } | {
+                /**
+                 * @description The table, with its schema unless that is `public`.
+                 * @example public.customer
+                 */
+                table: string;
+                /** @example email */
+                column: string;
+                /** @enum {string} */
+                with: "constant";
+                args: {
+                    value: string | number | boolean;
+                };
+            } | {
+                /**
+                 * @description The table, with its schema unless that is `public`.
+                 * @example public.customer
+                 */
+                table: string;
+                /** @example email */
+                column: string;
+                /** @enum {string} */
+                with: "hash";
+            } | {
+                /**
+                 * @description The table, with its schema unless that is `public`.
+                 * @example public.customer
+                 */
+                table: string;
+                /** @example email */
+                column: string;
+                /** @enum {string} */
+                with: "email";
+                args?: {
+                    /**
+                     * @description Replaces the domain. Default: it is kept.
+                     * @example example.com
+                     */
+                    domain?: string;
+                };
+            } | {
+                /**
+                 * @description The table, with its schema unless that is `public`.
+                 * @example public.customer
+                 */
+                table: string;
+                /** @example email */
+                column: string;
+                /** @enum {string} */
+                with: "name";
+            } | {
+                /**
+                 * @description The table, with its schema unless that is `public`.
+                 * @example public.customer
+                 */
+                table: string;
+                /** @example email */
+                column: string;
+                /** @enum {string} */
+                with: "phone";
+            } | {
+                /**
+                 * @description The table, with its schema unless that is `public`.
+                 * @example public.customer
+                 */
+                table: string;
+                /** @example email */
+                column: string;
+                /** @enum {string} */
+                with: "date_shift";
+                args?: {
+                    /** @description At most so many. Default: 30. */
+                    days?: number;
+                    /**
+                     * @description The column that identifies the person: all dates of a person shift alike. Default: dates of the same value do.
+                     * @example customer_id
+                     */
+                    per?: string;
+                };
+            } | {
+                /**
+                 * @description The table, with its schema unless that is `public`.
+                 * @example public.customer
+                 */
+                table: string;
+                /** @example email */
+                column: string;
+                /** @enum {string} */
+                with: "number_noise";
+                args?: {
+                    /** @description At most so much. Default: 10. */
+                    percent?: number;
+                };
+            } | {
+                /**
+                 * @description The table, with its schema unless that is `public`.
+                 * @example public.customer
+                 */
+                table: string;
+                /** @example email */
+                column: string;
+                /** @enum {string} */
+                with: "text_redact";
+            } | {
+                /**
+                 * @description The table, with its schema unless that is `public`.
+                 * @example public.customer
+                 */
+                table: string;
+                /** @example email */
+                column: string;
+                /** @enum {string} */
+                with: "json";
+                args: {
+                    /**
+                     * @example [
+                     *       "$.contact.email"
+                     *     ]
+                     */
+                    paths: string[];
+                };
+            } | {
+                /**
+                 * @description The table, with its schema unless that is `public`.
+                 * @example public.customer
+                 */
+                table: string;
+                /** @example email */
+                column: string;
+                /** @enum {string} */
+                with: "expression";
+                args: {
+                    /**
+                     * @description SQL over the columns of the table.
+                     * @example upper(left(name, 1))
+                     */
+                    sql: string;
+                };
+            })[];
+            /** @enum {string} */
+            unlisted: "keep" | "refuse_likely_personal";
+            /**
+             * Format: uuid
+             * @description Null if the policy was never set.
+             */
+            changed_by: string | null;
+            /**
+             * Format: date-time
+             * @description Null if the policy was never set.
+             */
+            changed_at: string | null;
             /** @description Why no masked branch of `main` could be made now. Null: `main` could not be read. */
             problems: {
                 /** @example public.customer */
@@ -5738,6 +10227,9 @@ export interface components {
                 with: "json";
                 args: {
                     /**
+                     * @example [
+                     *       "$.contact.email"
+                     *     ]
                      */
                     paths: string[];
                 };
@@ -5801,6 +10293,12 @@ export interface components {
             scopes: string;
         };
         /**
+         * @example {
+         *       "redirect_uri": "http://127.0.0.1:49152/auth/callback",
+         *       "state": "af0ifjsldkj",
+         *       "code_challenge": "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM",
+         *       "code_challenge_method": "S256"
+         *     }
          */
         CliStart: {
             /**
@@ -5850,6 +10348,11 @@ export interface components {
             };
         };
         /**
+         * @example {
+         *       "code": "SplxlOBeZQQYbYS6WxSbIA",
+         *       "redirect_uri": "http://127.0.0.1:49152/auth/callback",
+         *       "code_verifier": "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
+         *     }
          */
         CliExchange: {
             code: string;
@@ -5875,11 +10378,37 @@ export interface components {
             /** @enum {string} */
             method: "totp";
         };
-        LoginWithRecoveryCodes: components["schemas"]["LoginResponse"] & {
-            /** @description Each signs in once in place of the second factor (`2fa/recover`). Earlier codes are no longer valid. They are not shown again. */
+        LoginWithRecoveryCodes: {
+            access_token: string | null;
+            refresh_token: string | null;
+            /** @description The bearer token for the second step, if one is required. It expires after 5 minutes, for an enrolment after 60. */
+            pre_auth_token: string | null;
+            /** @description Whether a code of the second factor is required. */
+            requires_2fa: boolean;
+            /** @description Whether a second factor must be enrolled or skipped. */
+            requires_2fa_setup: boolean;
+            /** @enum {string|null} */
+            method: "totp" | "email" | null;
+            user: {
+                /** Format: uuid */
+                id: string;
+                /** @example ada@example.com */
+                email: string;
+                /** @example owner */
+                role: string;
+            } | null;
+            /**
+             * @description Each signs in once in place of the second factor (`2fa/recover`). Earlier codes are no longer valid. They are not shown again.
+             * @example [
+             *       "k3ud-7xqa-m2pz-w5tc"
+             *     ]
+             */
             recovery_codes: string[];
         };
         /**
+         * @example {
+         *       "code": "287082"
+         *     }
          */
         SecondFactorCode: {
             /**
@@ -5907,6 +10436,9 @@ export interface components {
             expires_in: number;
         };
         /**
+         * @example {
+         *       "refresh_token": "eyJhbGciOiJIUzI1NiIs…"
+         *     }
          */
         Renewal: {
             refresh_token: string;
@@ -5961,6 +10493,10 @@ export interface components {
              */
             role: string;
             /**
+             * @example [
+             *       "branchgate:read",
+             *       "branchgate:write"
+             *     ]
              */
             scopes: string[];
             /** @example acme */
@@ -6078,7 +10614,13 @@ export interface components {
                 clone_method: "reflink" | "copy";
                 /** @description Size of the volume with PostgreSQL's data. */
                 disk_bytes: number | null;
-                /** @description The largest database, and the extents in which it lies: many make its clones slow. Null: the file system does not report them. */
+                /**
+                 * @description The largest database, and the extents in which it lies: many make its clones slow. Null: the file system does not report them.
+                 * @example {
+                 *       "bytes": 1073741824,
+                 *       "extents": 812
+                 *     }
+                 */
                 largest_source: {
                     bytes: number;
                     extents: number | null;
@@ -6098,14 +10640,33 @@ export interface components {
                  * @description When the last finished segment of the WAL was archived. Null: never.
                  */
                 last_archived_at: string | null;
-                /** @description The DNS names that the certificates of both servers have. Null: the agent does not report them. */
+                /**
+                 * @description The DNS names that the certificates of both servers have. Null: the agent does not report them.
+                 * @example [
+                 *       "eu-1.db.example.com",
+                 *       "*.db.example.com"
+                 *     ]
+                 */
                 certificate_names: string[] | null;
-                /** @description Extensions that a project can be created with here. Null: the agent does not report them. */
+                /**
+                 * @description Extensions that a project can be created with here. Null: the agent does not report them.
+                 * @example [
+                 *       {
+                 *         "name": "postgis",
+                 *         "version": "3.6.0"
+                 *       }
+                 *     ]
+                 */
                 project_extensions: {
                     name: string;
                     version: string;
                 }[] | null;
-                /** @description A sentence for each fault of the set-up, with the correction. */
+                /**
+                 * @description A sentence for each fault of the set-up, with the correction.
+                 * @example [
+                 *       "There is no backup of the last 36 hours: make one, and check its timer."
+                 *     ]
+                 */
                 warnings: string[];
             } | null;
             /**
@@ -6117,6 +10678,13 @@ export interface components {
             created_at: string;
         };
         /**
+         * @example {
+         *       "host_id": "0b0e9d4c-6a5f-4a39-9b0a-0d6f3b1f7c21",
+         *       "role": "standby",
+         *       "lag_bytes": 1024,
+         *       "lag_seconds": 0.4,
+         *       "sync": "off"
+         *     }
          */
         HostMembership: {
             /** Format: uuid */
@@ -6319,6 +10887,10 @@ export interface components {
             db_host: string;
         };
         /**
+         * @example {
+         *       "host_id": "0b0e9d4c-6a5f-4a39-9b0a-0d6f3b1f7c21",
+         *       "token": "eyJhbGciOiJFZERTQSJ9.e30.c2lnbmF0dXJl"
+         *     }
          */
         SignedHostRequest: {
             /** Format: uuid */
@@ -6337,6 +10909,14 @@ export interface components {
             certificate: string;
         };
         /**
+         * @example {
+         *       "role": "primary",
+         *       "generation": 1,
+         *       "closing": false,
+         *       "standby_id": "0b0e9d4c-6a5f-4a39-9b0a-0d6f3b1f7c21",
+         *       "lease_seconds": 60,
+         *       "is_renewed": true
+         *     }
          */
         HostMemberReply: {
             /** @enum {string} */
@@ -6351,6 +10931,13 @@ export interface components {
             is_renewed?: boolean;
         };
         /**
+         * @example {
+         *       "generation": 1,
+         *       "db_host": "eu-1.db.example.com",
+         *       "direct_port": 5432,
+         *       "ca_certificate": null,
+         *       "login": "standby_0b0e9d4c6a5f4a399b0a0d6f3b1f7c21"
+         *     }
          */
         StandbyAdmission: {
             generation: number;
@@ -6363,1050 +10950,2164 @@ export interface components {
     responses: {
         /** @description `VALIDATION_FAILED`: The request has invalid values. See details. */
         VALIDATION_FAILED: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         RATE_LIMITED: {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `INTERNAL`: Internal error. Quote the request ID when you report it. */
         INTERNAL: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["INTERNAL"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `SETTINGS_INVALID`: The gateway has missing or invalid settings. Correct them with `npm run deploy -- --var`. */
         "GATEWAY_BUSY.HOST_UNAVAILABLE.LIMITER_UNAVAILABLE.SETTINGS_INVALID": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["SETTINGS_INVALID"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. */
         BAD_REQUEST: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"];
             };
         };
         /** @description `UNAUTHENTICATED`: A valid bearer token is required. */
         UNAUTHENTICATED: {
-            headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["UNAUTHENTICATED"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. `TENANT_REQUIRED`: The token has no tenant (claim ctx.tenant_id). */
         "FORBIDDEN.TENANT_REQUIRED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"] | components["schemas"]["TENANT_REQUIRED"];
             };
         };
         /** @description `NOT_FOUND`: Not found. */
         NOT_FOUND: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["NOT_FOUND"];
             };
         };
         /** @description `DATABASE_NAME_HELD`: The database name is still in use on the database host. Try again later, or choose another name. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_EXISTS`: Your tenant already has a project with this app key and environment. Choose another app key. */
         "DATABASE_NAME_HELD.IDEMPOTENCY_IN_FLIGHT.PROJECT_EXISTS": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DATABASE_NAME_HELD"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_EXISTS"];
             };
         };
         /** @description `PAYLOAD_TOO_LARGE`: The request body is larger than 1 MiB. */
         PAYLOAD_TOO_LARGE: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["PAYLOAD_TOO_LARGE"];
             };
         };
         /** @description `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `QUOTA_ABOVE_SELF_SERVICE_CAP`: The storage quota is above the cap of the project. Ask the platform operator to raise the cap. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "IDEMPOTENCY_KEY_REUSED.QUOTA_ABOVE_SELF_SERVICE_CAP.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["QUOTA_ABOVE_SELF_SERVICE_CAP"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `PROJECT_LIMIT_REACHED`: The tenant has reached its project limit. Delete a project, or ask the platform operator to raise the limit. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `TENANT_QUOTA_REACHED`: The storage quotas of the tenant's projects would exceed its limit in GiB. Lower a quota, delete a project, or ask the platform operator to raise the limit. */
         "PROJECT_LIMIT_REACHED.RATE_LIMITED.TENANT_QUOTA_REACHED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["PROJECT_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"] | components["schemas"]["TENANT_QUOTA_REACHED"];
             };
         };
         /** @description `COLLATION_OUTDATED`: The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator. `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `PROOF_FAILED`: The new database did not accept a test login. Try again later. `RULES_NOT_APPLIED`: The database host could not apply the access rules. Try again later. */
         "COLLATION_OUTDATED.DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE.PROOF_FAILED.RULES_NOT_APPLIED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["COLLATION_OUTDATED"] | components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["PROOF_FAILED"] | components["schemas"]["RULES_NOT_APPLIED"];
             };
         };
         /** @description `HOST_TIMEOUT`: The database host did not respond in time. Check whether the operation took effect, then try again. */
         HOST_TIMEOUT: {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["HOST_TIMEOUT"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `NO_STANDBY`: The database host of this project has no standby that could confirm commits. Contact the platform operator. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "NO_STANDBY.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["NO_STANDBY"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `CONNECTION_ATTEMPTS_ABOVE_MAX`: The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX. `QUOTA_ABOVE_SELF_SERVICE_CAP`: The storage quota is above the cap of the project. Ask the platform operator to raise the cap. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "CONNECTION_ATTEMPTS_ABOVE_MAX.QUOTA_ABOVE_SELF_SERVICE_CAP.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CONNECTION_ATTEMPTS_ABOVE_MAX"] | components["schemas"]["QUOTA_ABOVE_SELF_SERVICE_CAP"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `TENANT_QUOTA_REACHED`: The storage quotas of the tenant's projects would exceed its limit in GiB. Lower a quota, delete a project, or ask the platform operator to raise the limit. */
         "RATE_LIMITED.TENANT_QUOTA_REACHED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["TENANT_QUOTA_REACHED"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         PROJECT_NOT_ACTIVE: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"];
             };
         };
         /** @description `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "STATEMENT_REFUSED.TIME_LIMIT_REACHED.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `PROJECT_BUSY`: The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "PROJECT_BUSY.RATE_LIMITED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["PROJECT_BUSY"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `BRANCH_PROTECTED`: The branch is protected. End its protection first; that of main never ends. `FORBIDDEN`: Your role or scope does not allow this operation. `TENANT_REQUIRED`: The token has no tenant (claim ctx.tenant_id). */
         "BRANCH_PROTECTED.FORBIDDEN.TENANT_REQUIRED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_PROTECTED"] | components["schemas"]["FORBIDDEN"] | components["schemas"]["TENANT_REQUIRED"];
             };
         };
         /** @description `BRANCH_EXISTS`: The project already has a branch with this name. Choose another name. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASE_NAME_HELD`: The database name is still in use on the database host. Try again later, or choose another name. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_EXISTS.BRANCH_NOT_ACTIVE.DATABASE_NAME_HELD.PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_EXISTS"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASE_NAME_HELD"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `CONNECTION_ATTEMPTS_ABOVE_MAX`: The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX. `DATABASE_NAME_TOO_LONG`: The derived database name would be longer than 63 characters. Choose a shorter name. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "CONNECTION_ATTEMPTS_ABOVE_MAX.DATABASE_NAME_TOO_LONG.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CONNECTION_ATTEMPTS_ABOVE_MAX"] | components["schemas"]["DATABASE_NAME_TOO_LONG"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `COLLATION_OUTDATED`: The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator. `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `RULES_NOT_APPLIED`: The database host could not apply the access rules. Try again later. */
         "COLLATION_OUTDATED.DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE.RULES_NOT_APPLIED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["COLLATION_OUTDATED"] | components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["RULES_NOT_APPLIED"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `BRANCH_NOT_LEASED`: The branch has no lease. Use a branch created with lease_seconds, or change its lifespan instead. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_NOT_ACTIVE.BRANCH_NOT_LEASED.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["BRANCH_NOT_LEASED"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.HOST_BUSY.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `BRANCH_EXISTS`: The project already has a branch with this name. Choose another name. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASE_NAME_HELD`: The database name is still in use on the database host. Try again later, or choose another name. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. `NO_SNAPSHOT`: The branch has no snapshot. Take one first, or leave out from. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_EXISTS.BRANCH_NOT_ACTIVE.DATABASE_NAME_HELD.FILE_LIMIT_REACHED.IDEMPOTENCY_IN_FLIGHT.MASKING_INCOMPLETE.NO_SNAPSHOT.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_BUSY.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_EXISTS"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASE_NAME_HELD"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["MASKING_INCOMPLETE"] | components["schemas"]["NO_SNAPSHOT"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `CONNECTION_ATTEMPTS_ABOVE_MAX`: The platform operator allows fewer connection attempts a minute. Send `max`, or ask the operator to raise CONNECTION_ATTEMPTS_MAX. `DATABASE_NAME_TOO_LONG`: The derived database name would be longer than 63 characters. Choose a shorter name. `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `SOURCE_UNSUITABLE`: The source cannot be used. See details for everything that is wrong. `TIME_NOT_RECOVERABLE`: The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "CONNECTION_ATTEMPTS_ABOVE_MAX.DATABASE_NAME_TOO_LONG.IDEMPOTENCY_KEY_REUSED.SOURCE_UNSUITABLE.TIME_NOT_RECOVERABLE.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CONNECTION_ATTEMPTS_ABOVE_MAX"] | components["schemas"]["DATABASE_NAME_TOO_LONG"] | components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["SOURCE_UNSUITABLE"] | components["schemas"]["TIME_NOT_RECOVERABLE"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_LIMIT_REACHED`: The project has reached its branch limit (branch_limit), which counts leased and expired branches too. Delete a branch, or ask the platform operator to raise the limit. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `RULE_LIMIT_REACHED`: The project has reached its network rule limit. Delete a rule first. */
         "BRANCH_LIMIT_REACHED.RATE_LIMITED.RULE_LIMIT_REACHED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"] | components["schemas"]["RULE_LIMIT_REACHED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `TIME_NOT_RECOVERABLE`: The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "STATEMENT_REFUSED.TIME_LIMIT_REACHED.TIME_NOT_RECOVERABLE.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["TIME_NOT_RECOVERABLE"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.FILE_LIMIT_REACHED.LOGIN_REFUSED.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `DATABASE_NAME_TOO_LONG`: The derived database name would be longer than 63 characters. Choose a shorter name. `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `TIME_NOT_RECOVERABLE`: The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "DATABASE_NAME_TOO_LONG.STATEMENT_REFUSED.TIME_LIMIT_REACHED.TIME_NOT_RECOVERABLE.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DATABASE_NAME_TOO_LONG"] | components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["TIME_NOT_RECOVERABLE"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_LIMIT_REACHED`: The project has reached its branch limit (branch_limit), which counts leased and expired branches too. Delete a branch, or ask the platform operator to raise the limit. `PROJECT_BUSY`: The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `RULE_LIMIT_REACHED`: The project has reached its network rule limit. Delete a rule first. */
         "BRANCH_LIMIT_REACHED.PROJECT_BUSY.RATE_LIMITED.RULE_LIMIT_REACHED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_LIMIT_REACHED"] | components["schemas"]["PROJECT_BUSY"] | components["schemas"]["RATE_LIMITED"] | components["schemas"]["RULE_LIMIT_REACHED"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_NOT_ACTIVE.FILE_LIMIT_REACHED.IDEMPOTENCY_IN_FLIGHT.MASKING_INCOMPLETE.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_BUSY.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["MASKING_INCOMPLETE"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `SOURCE_UNSUITABLE`: The source cannot be used. See details for everything that is wrong. `TIME_NOT_RECOVERABLE`: The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "IDEMPOTENCY_KEY_REUSED.SOURCE_UNSUITABLE.TIME_NOT_RECOVERABLE.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["SOURCE_UNSUITABLE"] | components["schemas"]["TIME_NOT_RECOVERABLE"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_EXISTS`: The project already has a branch with this name. Choose another name. `DATABASE_NAME_HELD`: The database name is still in use on the database host. Try again later, or choose another name. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_EXISTS.DATABASE_NAME_HELD.FILE_LIMIT_REACHED.IDEMPOTENCY_IN_FLIGHT.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_BUSY.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_EXISTS"] | components["schemas"]["DATABASE_NAME_HELD"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `DATABASE_NAME_TOO_LONG`: The derived database name would be longer than 63 characters. Choose a shorter name. `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "DATABASE_NAME_TOO_LONG.IDEMPOTENCY_KEY_REUSED.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DATABASE_NAME_TOO_LONG"] | components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. */
         "BRANCH_NOT_ACTIVE.IDEMPOTENCY_IN_FLIGHT.MASKING_INCOMPLETE.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_BUSY.SOURCE_NOT_ACTIVE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["MASKING_INCOMPLETE"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"];
             };
         };
         /** @description `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "IDEMPOTENCY_KEY_REUSED.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `SNAPSHOT_LIMIT_REACHED`: The project has reached its limit of snapshots. Delete a snapshot first. */
         "RATE_LIMITED.SNAPSHOT_LIMIT_REACHED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["SNAPSHOT_LIMIT_REACHED"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. */
         "BRANCH_NOT_ACTIVE.FILE_LIMIT_REACHED.IDEMPOTENCY_IN_FLIGHT.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_BUSY.SOURCE_NOT_ACTIVE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.FILE_LIMIT_REACHED.IDEMPOTENCY_IN_FLIGHT.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. */
         BRANCH_NOT_ACTIVE: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_NOT_ACTIVE.IDEMPOTENCY_IN_FLIGHT.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `NOT_FOUND`: Not found. `ROW_NOT_FOUND`: The row was not found. */
         "NOT_FOUND.ROW_NOT_FOUND": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["NOT_FOUND"] | components["schemas"]["ROW_NOT_FOUND"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `ROW_CHANGED`: The cell no longer has the expected value. Read the row again. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.ROW_CHANGED.WRITE_BLOCKED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["ROW_CHANGED"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.WRITE_BLOCKED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `CHANGES_CONFLICT`: Rows have other values than expected, or no longer exist. Nothing was changed. Compare `conflicts` and send the changes again. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.CHANGES_CONFLICT.DATABASES_CLOSED.LOGIN_REFUSED.WRITE_BLOCKED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["CHANGES_CONFLICT"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.PROJECT_NOT_ACTIVE.SOURCE_NOT_ACTIVE": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.MASKING_INCOMPLETE.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_NOT_ACTIVE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["MASKING_INCOMPLETE"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_NOT_ACTIVE"];
             };
         };
         /** @description `SOURCE_UNSUITABLE`: The source cannot be used. See details for everything that is wrong. `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `TIME_NOT_RECOVERABLE`: The branch cannot be recovered as of this time. Choose a time between `from` and `until`; if they are null, its database host keeps no past of it. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "SOURCE_UNSUITABLE.STATEMENT_REFUSED.TIME_LIMIT_REACHED.TIME_NOT_RECOVERABLE.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["SOURCE_UNSUITABLE"] | components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["TIME_NOT_RECOVERABLE"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `BRANCH_NOT_LEASED`: The branch has no lease. Use a branch created with lease_seconds, or change its lifespan instead. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.BRANCH_NOT_LEASED.DATABASES_CLOSED.LOGIN_REFUSED.PROJECT_MOVING": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["BRANCH_NOT_LEASED"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.PROJECT_MOVING.SOURCE_BUSY.SOURCE_NOT_ACTIVE.WRITE_BLOCKED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `COLLATION_OUTDATED`: The libraries of the database host sort text in another way since an update, so the database cannot be cloned before its indexes are rebuilt. Contact the platform operator. `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "COLLATION_OUTDATED.DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["COLLATION_OUTDATED"] | components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `SOURCE_BUSY`: A session on the source branch stayed in a transaction for too long. End the transaction, then try again. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.SOURCE_BUSY.SOURCE_NOT_ACTIVE": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["SOURCE_BUSY"] | components["schemas"]["SOURCE_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.IDEMPOTENCY_IN_FLIGHT.LOGIN_REFUSED.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `IDEMPOTENCY_KEY_REUSED`: This Idempotency-Key was already used with another request body. Use a new key. `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "IDEMPOTENCY_KEY_REUSED.STATEMENT_REFUSED.TIME_LIMIT_REACHED.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_KEY_REUSED"] | components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `CHANGE_LIMIT_REACHED`: The project has reached its limit of open changes. Close one first. `PROJECT_BUSY`: The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "CHANGE_LIMIT_REACHED.PROJECT_BUSY.RATE_LIMITED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CHANGE_LIMIT_REACHED"] | components["schemas"]["PROJECT_BUSY"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `CHANGE_STATE`: The change is not in a state that allows this. Read the change, and see state. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.CHANGE_STATE.DATABASES_CLOSED.LOGIN_REFUSED.MASKING_INCOMPLETE.PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["CHANGE_STATE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["MASKING_INCOMPLETE"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `CHANGE_STATE`: The change is not in a state that allows this. Read the change, and see state. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "CHANGE_STATE.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CHANGE_STATE"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `CHANGE_NOT_APPROVED`: The change lacks an approval of its present plan. Ask another member with full data to approve it. `CHANGE_OVER_BUDGET`: A statement held a strong lock for longer than budget_ms when it was rehearsed. See statement. Use the safer form that its findings name, raise budget_ms, or send accept_outage true. `CHANGE_STALE`: The schema of main is no longer the one that the change was planned with. Rehearse the change, which plans it again. `CHANGE_STATE`: The change is not in a state that allows this. Read the change, and see state. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.CHANGE_NOT_APPROVED.CHANGE_OVER_BUDGET.CHANGE_STALE.CHANGE_STATE.DATABASES_CLOSED.LOGIN_REFUSED.PROJECT_MOVING.PROJECT_NOT_ACTIVE.WRITE_BLOCKED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["CHANGE_NOT_APPROVED"] | components["schemas"]["CHANGE_OVER_BUDGET"] | components["schemas"]["CHANGE_STALE"] | components["schemas"]["CHANGE_STATE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `CHANGE_STATE`: The change is not in a state that allows this. Read the change, and see state. `FILE_LIMIT_REACHED`: The project would have more files on the database host than it may have. Drop tables and indexes, or delete branches. `NO_SNAPSHOT`: The branch has no snapshot. Take one first, or leave out from. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SOURCE_NOT_ACTIVE`: The source branch is not active. Choose an active branch. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.CHANGE_STATE.FILE_LIMIT_REACHED.NO_SNAPSHOT.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SOURCE_NOT_ACTIVE.STORAGE_QUOTA_EXCEEDED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["CHANGE_STATE"] | components["schemas"]["FILE_LIMIT_REACHED"] | components["schemas"]["NO_SNAPSHOT"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SOURCE_NOT_ACTIVE"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.LOGIN_REFUSED.PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `SOURCE_UNSUITABLE`: The source cannot be used. See details for everything that is wrong. `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `TIME_LIMIT_REACHED`: The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "SOURCE_UNSUITABLE.STATEMENT_REFUSED.TIME_LIMIT_REACHED.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["SOURCE_UNSUITABLE"] | components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["TIME_LIMIT_REACHED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `FOLLOW_STATE`: The project is not in a state that allows this. Read what it follows, and see state. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.FOLLOW_STATE.LOGIN_REFUSED.PROJECT_MOVING.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["FOLLOW_STATE"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `FOLLOW_STATE`: The project is not in a state that allows this. Read what it follows, and see state. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. */
         "BRANCH_NOT_ACTIVE.FOLLOW_STATE.PROJECT_NOT_ACTIVE": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["FOLLOW_STATE"] | components["schemas"]["PROJECT_NOT_ACTIVE"];
             };
         };
         /** @description `FOLLOW_STATE`: The project is not in a state that allows this. Read what it follows, and see state. */
         FOLLOW_STATE: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["FOLLOW_STATE"];
             };
         };
         /** @description `STATEMENT_REFUSED`: PostgreSQL rejected the statement. `VALIDATION_FAILED`: The request has invalid values. See details. */
         "STATEMENT_REFUSED.VALIDATION_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["STATEMENT_REFUSED"] | components["schemas"]["VALIDATION_FAILED"];
             };
         };
         /** @description `IMPORT_FINISHING`: The import has copied everything and ends in moments, so it cannot be cancelled any more. */
         IMPORT_FINISHING: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["IMPORT_FINISHING"];
             };
         };
         /** @description `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `RULE_EXISTS`: The network rule already exists. */
         "IDEMPOTENCY_IN_FLIGHT.PROJECT_NOT_ACTIVE.RULE_EXISTS": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["RULE_EXISTS"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `RULE_LIMIT_REACHED`: The project has reached its network rule limit. Delete a rule first. */
         "RATE_LIMITED.RULE_LIMIT_REACHED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["RULE_LIMIT_REACHED"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `NETWORK_LIST_UNAVAILABLE`: The list of this network cannot be read at its source at the moment. Try again later, or add its networks themselves. */
         "GATEWAY_BUSY.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE.NETWORK_LIST_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["NETWORK_LIST_UNAVAILABLE"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `STREAM_LIMIT_REACHED`: The project or the tenant has reached its limit of open streams. Close a stream first. */
         "RATE_LIMITED.STREAM_LIMIT_REACHED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["STREAM_LIMIT_REACHED"];
             };
         };
         /** @description `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. */
         IDEMPOTENCY_IN_FLIGHT: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_IN_FLIGHT"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `WEBHOOK_LIMIT_REACHED`: The tenant has reached its webhook limit. Delete a webhook first. */
         "RATE_LIMITED.WEBHOOK_LIMIT_REACHED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["WEBHOOK_LIMIT_REACHED"];
             };
         };
         /** @description `LAST_OWNER`: A tenant needs an owner. Make another member an owner first. `MANAGED_BY_PROVIDER`: The identity provider manages its users. Make this change at the identity provider. */
         "LAST_OWNER.MANAGED_BY_PROVIDER": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["LAST_OWNER"] | components["schemas"]["MANAGED_BY_PROVIDER"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. `SIGN_UP_CLOSED`: This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access. `TENANT_REQUIRED`: The token has no tenant (claim ctx.tenant_id). */
         "FORBIDDEN.SIGN_UP_CLOSED.TENANT_REQUIRED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"] | components["schemas"]["SIGN_UP_CLOSED"] | components["schemas"]["TENANT_REQUIRED"];
             };
         };
         /** @description `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `INVITATION_EXISTS`: This e-mail address already has an open invitation. Revoke it to send another one. `MANAGED_BY_PROVIDER`: The identity provider manages its users. Make this change at the identity provider. `MEMBER_EXISTS`: This e-mail address already belongs to a member of the tenant. */
         "IDEMPOTENCY_IN_FLIGHT.INVITATION_EXISTS.MANAGED_BY_PROVIDER.MEMBER_EXISTS": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["INVITATION_EXISTS"] | components["schemas"]["MANAGED_BY_PROVIDER"] | components["schemas"]["MEMBER_EXISTS"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `MAIL_UNAVAILABLE`: This gateway is not configured to send e-mail. Use another way to sign in. */
         "GATEWAY_BUSY.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE.MAIL_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["MAIL_UNAVAILABLE"];
             };
         };
         /** @description `CODE_WRONG`: The code is invalid, already used or expired. */
         CODE_WRONG: {
-            headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CODE_WRONG"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. `SIGN_UP_CLOSED`: This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access. `SSO_REQUIRED`: Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. */
         "CROSS_ORIGIN_REQUEST.SIGN_UP_CLOSED.SSO_REQUIRED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"] | components["schemas"]["SIGN_UP_CLOSED"] | components["schemas"]["SSO_REQUIRED"];
             };
         };
         /** @description `ACCOUNT_EXISTS`: This e-mail address already has an account, which belongs to another tenant. Ask for an invitation of another address. */
         ACCOUNT_EXISTS: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["ACCOUNT_EXISTS"];
             };
         };
         /** @description `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `IDENTITY_PROVIDER_EXISTS`: The tenant already has an identity provider with this issuer. Change that one. */
         "IDEMPOTENCY_IN_FLIGHT.IDENTITY_PROVIDER_EXISTS": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["IDENTITY_PROVIDER_EXISTS"];
             };
         };
         /** @description `IDENTITY_PROVIDER_LIMIT_REACHED`: The tenant has reached its limit of identity providers. Delete one first. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "IDENTITY_PROVIDER_LIMIT_REACHED.RATE_LIMITED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["IDENTITY_PROVIDER_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `LAST_OWNER`: A tenant needs an owner. Make another member an owner first. */
         LAST_OWNER: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["LAST_OWNER"];
             };
         };
         /** @description `DOMAIN_NOT_VERIFIED`: The domain has no TXT record with the text in txt_record. Publish it, wait a few minutes, and try again. `DOMAIN_TAKEN`: The domain belongs to another identity provider. Ask the platform operator if it is yours. */
         "DOMAIN_NOT_VERIFIED.DOMAIN_TAKEN": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DOMAIN_NOT_VERIFIED"] | components["schemas"]["DOMAIN_TAKEN"];
             };
         };
         /** @description `DOMAIN_LOOKUP_FAILED`: The domain could not be looked up. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DOMAIN_LOOKUP_FAILED.GATEWAY_BUSY.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DOMAIN_LOOKUP_FAILED"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `DOMAIN_TAKEN`: The domain belongs to another identity provider. Ask the platform operator if it is yours. */
         DOMAIN_TAKEN: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DOMAIN_TAKEN"];
             };
         };
         /** @description `SSO_NOT_TRIED`: Nobody has signed in as you by an identity provider of the tenant yet. Do that once before you require it, so that you are not locked out. */
         SSO_NOT_TRIED: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["SSO_NOT_TRIED"];
             };
         };
         /** @description `SIGN_IN_FAILED`: The sign-in was not completed. Start it again. */
         SIGN_IN_FAILED: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["SIGN_IN_FAILED"];
             };
         };
         /** @description `SSO_MISCONFIGURED`: The identity provider of your company is not set up correctly. Ask an owner of your team to test it. */
         SSO_MISCONFIGURED: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["SSO_MISCONFIGURED"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `IDP_UNAVAILABLE`: The identity provider is currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.IDP_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["IDP_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `SSO_ADDRESS_REFUSED`: The identity provider gave no verified e-mail address in a domain of your company. Ask an owner of your team which addresses it accepts. `SSO_DISABLED`: Your company has disabled your access. Ask the people who manage its identity provider. */
         "SSO_ADDRESS_REFUSED.SSO_DISABLED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["SSO_ADDRESS_REFUSED"] | components["schemas"]["SSO_DISABLED"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. */
         CROSS_ORIGIN_REQUEST: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"];
             };
         };
         /** @description `API_KEY_LIMIT_REACHED`: The tenant has reached its limit of API keys. Delete a key first. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "API_KEY_LIMIT_REACHED.RATE_LIMITED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["API_KEY_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. `TRUST_LIMIT_REACHED`: The project has reached its limit of trusts. Delete a trust first. */
         "RATE_LIMITED.TRUST_LIMIT_REACHED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["RATE_LIMITED"] | components["schemas"]["TRUST_LIMIT_REACHED"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `invalid_request`: The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. `invalid_target`: The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}. `unsupported_grant_type`: The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type. */
         "BAD_REQUEST.invalid_request.invalid_target.unsupported_grant_type": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["invalid_request"] | components["schemas"]["invalid_target"] | components["schemas"]["unsupported_grant_type"];
             };
         };
         /** @description `invalid_client`: The client is not known, or its metadata document cannot be used. See error_description. `invalid_request`: The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. `invalid_scope`: The scope is none of those that are possible here. `invalid_target`: The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}. `unsupported_response_type`: The response type is not supported. Send code. */
         "invalid_client.invalid_request.invalid_scope.invalid_target.unsupported_response_type": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["invalid_client"] | components["schemas"]["invalid_request"] | components["schemas"]["invalid_scope"] | components["schemas"]["invalid_target"] | components["schemas"]["unsupported_response_type"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `invalid_client_metadata`: The metadata of the client is not valid. See error_description. `invalid_redirect_uri`: A redirect address is not allowed. Use https, or http on the loopback address, in normal form and without a fragment. */
         "BAD_REQUEST.invalid_client_metadata.invalid_redirect_uri": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["invalid_client_metadata"] | components["schemas"]["invalid_redirect_uri"];
             };
         };
         /** @description `OAUTH_CLIENT_LIMIT_REACHED`: The gateway holds as many registered clients as it may. Use a client with a metadata document, or try again tomorrow. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "OAUTH_CLIENT_LIMIT_REACHED.RATE_LIMITED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["OAUTH_CLIENT_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `invalid_grant`: The code or the token is invalid, was used before or has expired. Sign in again. `invalid_request`: The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. `invalid_scope`: The scope is none of those that are possible here. `invalid_target`: The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}. `unsupported_grant_type`: The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type. */
         "BAD_REQUEST.invalid_grant.invalid_request.invalid_scope.invalid_target.unsupported_grant_type": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["invalid_grant"] | components["schemas"]["invalid_request"] | components["schemas"]["invalid_scope"] | components["schemas"]["invalid_target"] | components["schemas"]["unsupported_grant_type"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `invalid_grant`: The code or the token is invalid, was used before or has expired. Sign in again. `invalid_request`: The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. */
         "BAD_REQUEST.invalid_grant.invalid_request": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["invalid_grant"] | components["schemas"]["invalid_request"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `invalid_client`: The client is not known, or its metadata document cannot be used. See error_description. `invalid_request`: The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust. `invalid_scope`: The scope is none of those that are possible here. `invalid_target`: The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}. `unsupported_response_type`: The response type is not supported. Send code. */
         "BAD_REQUEST.invalid_client.invalid_request.invalid_scope.invalid_target.unsupported_response_type": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["invalid_client"] | components["schemas"]["invalid_request"] | components["schemas"]["invalid_scope"] | components["schemas"]["invalid_target"] | components["schemas"]["unsupported_response_type"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. `SSO_REQUIRED`: Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. `TENANT_REQUIRED`: The token has no tenant (claim ctx.tenant_id). */
         "FORBIDDEN.SSO_REQUIRED.TENANT_REQUIRED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"] | components["schemas"]["SSO_REQUIRED"] | components["schemas"]["TENANT_REQUIRED"];
             };
         };
         /** @description `OAUTH_GRANT_LIMIT_REACHED`: You have signed in as many clients as you may. Sign one out first. `RATE_LIMITED`: Too many requests. Try again after retry_after seconds. */
         "OAUTH_GRANT_LIMIT_REACHED.RATE_LIMITED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["OAUTH_GRANT_LIMIT_REACHED"] | components["schemas"]["RATE_LIMITED"];
             };
         };
         /** @description `BRANCH_FOLLOWING`: main follows a database elsewhere, so it is read-only. Create a branch of it, or cut over or stop following first. `BRANCH_NOT_ACTIVE`: The branch is not active. Check its status; an expired branch can be extended. `DATABASES_CLOSED`: The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota. `LOGIN_REFUSED`: PostgreSQL refuses the login of the branch; postgres_message says why. Settings that a login made for itself are removed within seconds: try again, or rotate the credentials. `MASKING_INCOMPLETE`: The masking policy does not cover the branch, so nothing was made. Give the columns a rule, and repeat the request. */
         "BRANCH_FOLLOWING.BRANCH_NOT_ACTIVE.DATABASES_CLOSED.LOGIN_REFUSED.MASKING_INCOMPLETE": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BRANCH_FOLLOWING"] | components["schemas"]["BRANCH_NOT_ACTIVE"] | components["schemas"]["DATABASES_CLOSED"] | components["schemas"]["LOGIN_REFUSED"] | components["schemas"]["MASKING_INCOMPLETE"];
             };
         };
         /** @description `MASKING_CHANGED`: The masking policy has changed since you read it. Read it again, and repeat the change. */
         MASKING_CHANGED: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["MASKING_CHANGED"];
             };
         };
         /** @description `NO_IDENTITY_PROVIDER`: This gateway has no identity provider of its own. Sign in with your e-mail address and a password, a code, or the provider of your company. */
         NO_IDENTITY_PROVIDER: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["NO_IDENTITY_PROVIDER"];
             };
         };
         /** @description `SSO_REQUIRED`: Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. */
         SSO_REQUIRED: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["SSO_REQUIRED"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `IDP_UNAVAILABLE`: The identity provider is currently unavailable. Try again shortly. `KEYS_UNAVAILABLE`: The identity provider's keys are currently unavailable. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.IDP_UNAVAILABLE.KEYS_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["IDP_UNAVAILABLE"] | components["schemas"]["KEYS_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `BAD_REQUEST`: The request body is not valid JSON. `SIGN_IN_FAILED`: The sign-in was not completed. Start it again. */
         "BAD_REQUEST.SIGN_IN_FAILED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["BAD_REQUEST"] | components["schemas"]["SIGN_IN_FAILED"];
             };
         };
         /** @description `TENANT_REQUIRED`: The token has no tenant (claim ctx.tenant_id). */
         TENANT_REQUIRED: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["TENANT_REQUIRED"];
             };
         };
         /** @description `CREDENTIALS_WRONG`: The e-mail address or the password is wrong. */
         CREDENTIALS_WRONG: {
-            headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CREDENTIALS_WRONG"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. `SSO_REQUIRED`: Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. */
         "CROSS_ORIGIN_REQUEST.SSO_REQUIRED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"] | components["schemas"]["SSO_REQUIRED"];
             };
         };
         /** @description `SIGN_UP_CLOSED`: This gateway does not accept sign-ups of this address. Ask an owner of your team, or the operator, how to get access. `SSO_REQUIRED`: Addresses of this domain sign in with the identity provider of their company. Use POST /api/v1/auth/methods to find it. */
         "SIGN_UP_CLOSED.SSO_REQUIRED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["SIGN_UP_CLOSED"] | components["schemas"]["SSO_REQUIRED"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. `MAIL_UNAVAILABLE`: This gateway is not configured to send e-mail. Use another way to sign in. */
         "GATEWAY_BUSY.LIMITER_UNAVAILABLE.MAIL_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["LIMITER_UNAVAILABLE"] | components["schemas"]["MAIL_UNAVAILABLE"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. `PASSWORD_WRONG`: The current password is wrong. */
         "FORBIDDEN.PASSWORD_WRONG": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"] | components["schemas"]["PASSWORD_WRONG"];
             };
         };
         /** @description `MANAGED_BY_PROVIDER`: The identity provider manages its users. Make this change at the identity provider. */
         MANAGED_BY_PROVIDER: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["MANAGED_BY_PROVIDER"];
             };
         };
         /** @description `SECOND_FACTOR_ENROLLED`: A second factor is already enrolled. */
         SECOND_FACTOR_ENROLLED: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["SECOND_FACTOR_ENROLLED"];
             };
         };
         /** @description `CODE_WRONG`: The code is invalid, already used or expired. `UNAUTHENTICATED`: A valid bearer token is required. */
         "CODE_WRONG.UNAUTHENTICATED": {
-            headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CODE_WRONG"] | components["schemas"]["UNAUTHENTICATED"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. `SECOND_FACTOR_ENROLLED`: A second factor is already enrolled. */
         "CROSS_ORIGIN_REQUEST.SECOND_FACTOR_ENROLLED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"] | components["schemas"]["SECOND_FACTOR_ENROLLED"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. `FORBIDDEN`: Your role or scope does not allow this operation. */
         "CROSS_ORIGIN_REQUEST.FORBIDDEN": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"] | components["schemas"]["FORBIDDEN"];
             };
         };
         /** @description `CROSS_ORIGIN_REQUEST`: Only pages of this origin may send this request. Open the page at the address of the gateway. `SECOND_FACTOR_REQUIRED`: The second factor cannot be skipped. Complete it to sign in. */
         "CROSS_ORIGIN_REQUEST.SECOND_FACTOR_REQUIRED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["CROSS_ORIGIN_REQUEST"] | components["schemas"]["SECOND_FACTOR_REQUIRED"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. `SECOND_FACTOR_ENROLLED`: A second factor is already enrolled. */
         "FORBIDDEN.SECOND_FACTOR_ENROLLED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"] | components["schemas"]["SECOND_FACTOR_ENROLLED"];
             };
         };
         /** @description `REFRESH_TOKEN_WRONG`: The refresh token is invalid, already used or expired. Sign in again. */
         REFRESH_TOKEN_WRONG: {
-            headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["REFRESH_TOKEN_WRONG"];
             };
         };
         /** @description `FORBIDDEN`: Your role or scope does not allow this operation. */
         FORBIDDEN: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["FORBIDDEN"];
             };
         };
         /** @description `HOST_EXISTS`: A host with this name is already enrolled. Choose another name. `HOST_HAS_STANDBY`: Another host is the standby of this host, or a former primary of it. Remove that one first. `HOST_NOT_PRIMARY`: This host is a standby, or was one. Name the host that serves the projects. */
         "HOST_EXISTS.HOST_HAS_STANDBY.HOST_NOT_PRIMARY": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["HOST_EXISTS"] | components["schemas"]["HOST_HAS_STANDBY"] | components["schemas"]["HOST_NOT_PRIMARY"];
             };
         };
         /** @description `HOST_HAS_STANDBY`: Another host is the standby of this host, or a former primary of it. Remove that one first. `HOST_NOT_EMPTY`: There are projects on this host. Delete them first, or drain the host instead of removing it. `HOST_NOT_FENCED`: This former primary has not reported that its servers are stopped, so clients may still reach them. Start its agent and wait until it is linked, or switch the machine off for good and say so with `switched_off=true`. */
         "HOST_HAS_STANDBY.HOST_NOT_EMPTY.HOST_NOT_FENCED": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["HOST_HAS_STANDBY"] | components["schemas"]["HOST_NOT_EMPTY"] | components["schemas"]["HOST_NOT_FENCED"];
             };
         };
         /** @description `IDEMPOTENCY_IN_FLIGHT`: The first request with this Idempotency-Key is still running. Repeat the request later. `TENANT_EXISTS`: A tenant with this ID already exists and has members. Choose another ID. */
         "IDEMPOTENCY_IN_FLIGHT.TENANT_EXISTS": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["IDEMPOTENCY_IN_FLIGHT"] | components["schemas"]["TENANT_EXISTS"];
             };
         };
         /** @description `HOST_NOT_STANDBY`: This host is no standby that could take the place of its primary. See its `members`. `PRIMARY_LINKED`: The primary is connected. Repeat the request without `lost`, so that nothing is lost, or with `force` if the primary cannot be closed. `PRIMARY_UNAVAILABLE`: The primary cannot be reached, so it cannot be closed first. If its machine is lost, repeat the request with its ID as `lost`. `STANDBY_NOT_READY`: The standby is not linked, has no complete copy, or is still becoming the primary. Check its agent, then repeat the request. */
         "HOST_NOT_STANDBY.PRIMARY_LINKED.PRIMARY_UNAVAILABLE.STANDBY_NOT_READY": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["HOST_NOT_STANDBY"] | components["schemas"]["PRIMARY_LINKED"] | components["schemas"]["PRIMARY_UNAVAILABLE"] | components["schemas"]["STANDBY_NOT_READY"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.HOST_BUSY.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `FOLLOW_STATE`: The project is not in a state that allows this. Read what it follows, and see state. `PROJECT_MOVING`: The project moves to another database host. Repeat the request when its job has ended. `PROJECT_NOT_ACTIVE`: The project is not active. Check its status. `SNAPSHOTS_STAY`: The project has snapshots or deleted branches that can be restored, which do not move. Repeat with drop_snapshots to give them up. `STORAGE_QUOTA_EXCEEDED`: The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota. `WRITE_BLOCKED`: The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota. */
         "FOLLOW_STATE.PROJECT_MOVING.PROJECT_NOT_ACTIVE.SNAPSHOTS_STAY.STORAGE_QUOTA_EXCEEDED.WRITE_BLOCKED": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["FOLLOW_STATE"] | components["schemas"]["PROJECT_MOVING"] | components["schemas"]["PROJECT_NOT_ACTIVE"] | components["schemas"]["SNAPSHOTS_STAY"] | components["schemas"]["STORAGE_QUOTA_EXCEEDED"] | components["schemas"]["WRITE_BLOCKED"];
             };
         };
         /** @description `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_FULL`: The disk of the database host is full or promised to other projects. Delete data, or contact the platform operator. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_FULL.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_FULL"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `DATABASE_SERVER_UNAVAILABLE`: PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_BUSY`: The database host is busy. Try again shortly. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DATABASE_SERVER_UNAVAILABLE.GATEWAY_BUSY.HOST_BUSY.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DATABASE_SERVER_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_BUSY"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `MOVE_FINISHING`: The move is at its last step, which takes moments, so it cannot be cancelled any more. */
         MOVE_FINISHING: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["MOVE_FINISHING"];
             };
         };
         /** @description `UPGRADE_REQUIRED`: This path accepts WebSocket connections only. */
         UPGRADE_REQUIRED: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["UPGRADE_REQUIRED"];
             };
         };
         /** @description `DNS_NOT_CONFIGURED`: The gateway cannot set DNS records. Set DNS_API_TOKEN and DNS_ZONE_ID, or give the host a certificate of yours. */
         DNS_NOT_CONFIGURED: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DNS_NOT_CONFIGURED"];
             };
         };
         /** @description `DNS_UNAVAILABLE`: The DNS service did not set the record. Check that the name of the host is in the zone, and that the token may edit it. `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "DNS_UNAVAILABLE.GATEWAY_BUSY.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["DNS_UNAVAILABLE"] | components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `HOST_HAS_AUTHORITY`: The operator gave this host another authority. Give it a certificate of that authority, or remove the authority: branchgate host set <name> --ca none. */
         HOST_HAS_AUTHORITY: {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["HOST_HAS_AUTHORITY"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.HOST_UNAVAILABLE.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
         };
         /** @description `HOST_HAS_STANDBY`: Another host is the standby of this host, or a former primary of it. Remove that one first. `HOST_NOT_STANDBY`: This host is no standby that could take the place of its primary. See its `members`. */
         "HOST_HAS_STANDBY.HOST_NOT_STANDBY": {
-            headers: ResponseHeaders;
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["HOST_HAS_STANDBY"] | components["schemas"]["HOST_NOT_STANDBY"];
             };
         };
         /** @description `GATEWAY_BUSY`: A part of the gateway is overloaded or restarts. Try again shortly. `HOST_UNAVAILABLE`: The database host is currently not connected. Try again shortly. `HOST_UPGRADE_REQUIRED`: The agent of the database host is older than this operation. Try again after the platform operator has upgraded it. `LIMITER_UNAVAILABLE`: The gateway currently cannot count requests. Try again shortly. */
         "GATEWAY_BUSY.HOST_UNAVAILABLE.HOST_UPGRADE_REQUIRED.LIMITER_UNAVAILABLE": {
-            headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+            headers: {
+                "X-Request-Id": components["headers"]["X-Request-Id"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                "Retry-After": components["headers"]["Retry-After"];
+                [name: string]: unknown;
+            };
             content: {
                 "application/json": components["schemas"]["GATEWAY_BUSY"] | components["schemas"]["HOST_UNAVAILABLE"] | components["schemas"]["HOST_UPGRADE_REQUIRED"] | components["schemas"]["LIMITER_UNAVAILABLE"];
             };
@@ -7439,12 +13140,24 @@ export interface components {
 export type $defs = Record<string, never>;
 export interface operations {
     isAlive: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The gateway is running. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         /** @enum {string} */
@@ -7459,12 +13172,24 @@ export interface operations {
         };
     };
     isReady: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The gateway can serve requests. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         /** @enum {string} */
@@ -7479,12 +13204,24 @@ export interface operations {
         };
     };
     getVersion: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The version. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         /**
@@ -7517,7 +13254,14 @@ export interface operations {
         responses: {
             /** @description A page of projects. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         projects: components["schemas"]["Project"][];
@@ -7571,6 +13315,9 @@ export interface operations {
                     /**
                      * @description Extensions that every database of the project gets, of those that the operator of a database host lets projects be created with. They cannot be changed later. Owners create all others by themselves, as `GET …/extensions` lists them.
                      * @default []
+                     * @example [
+                     *       "postgis"
+                     *     ]
                      */
                     extensions?: string[];
                     /**
@@ -7584,14 +13331,29 @@ export interface operations {
         responses: {
             /** @description The new project and its branch `main`. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["CreatedProject"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -7610,12 +13372,24 @@ export interface operations {
         };
     };
     listRegions: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The regions, by name. None: hosts are not divided into regions. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Regions"];
                 };
@@ -7642,7 +13416,14 @@ export interface operations {
         responses: {
             /** @description The project. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ProjectDetails"];
                 };
@@ -7669,7 +13450,14 @@ export interface operations {
         responses: {
             /** @description The job that drops the databases and logins of the project. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ProjectDeletion"];
                 };
@@ -7754,7 +13542,14 @@ export interface operations {
         responses: {
             /** @description The updated project. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ChangedProject"];
                 };
@@ -7839,7 +13634,14 @@ export interface operations {
         responses: {
             /** @description The updated project. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ChangedProject"];
                 };
@@ -7869,7 +13671,14 @@ export interface operations {
         responses: {
             /** @description The extensions. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         extensions: components["schemas"]["Extension"][];
@@ -7905,7 +13714,14 @@ export interface operations {
         responses: {
             /** @description The branches, without deleted ones unless the query asks for them. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         branches: components["schemas"]["Branch"][];
@@ -7965,6 +13781,9 @@ export interface operations {
                     /**
                      * @description With `data: none`: tables whose rows stay, with the schema unless that is `public`.
                      * @default []
+                     * @example [
+                     *       "country"
+                     *     ]
                      */
                     keep_tables?: string[];
                     /**
@@ -7985,11 +13804,18 @@ export interface operations {
                     /**
                      * @description Networks that may connect to the branch; `me` is the address of the request.
                      * @default []
+                     * @example [
+                     *       "203.0.113.0/24",
+                     *       "me"
+                     *     ]
                      */
                     allow?: string[];
                     /**
                      * @description Up to 16 pairs of texts, each text of at most 63 bytes.
                      * @default {}
+                     * @example {
+                     *       "pr": "7"
+                     *     }
                      */
                     labels?: {
                         [key: string]: string;
@@ -8022,21 +13848,43 @@ export interface operations {
         responses: {
             /** @description The branch that had the name already, on request. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["BranchCreation"];
                 };
             };
             /** @description The new branch. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["BranchCreation"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -8070,7 +13918,14 @@ export interface operations {
         responses: {
             /** @description The matching branches. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         matches: components["schemas"]["Branch"][];
@@ -8103,7 +13958,14 @@ export interface operations {
         responses: {
             /** @description The branch. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Branch"];
                 };
@@ -8135,7 +13997,14 @@ export interface operations {
         responses: {
             /** @description The branch is deleted. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["BranchDeletion"];
                 };
@@ -8215,7 +14084,14 @@ export interface operations {
         responses: {
             /** @description The updated branch. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Branch"];
                 };
@@ -8258,7 +14134,14 @@ export interface operations {
         responses: {
             /** @description The branch with its new lease. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Branch"];
                 };
@@ -8326,6 +14209,9 @@ export interface operations {
                     /**
                      * @description With `data: none`: tables whose rows stay, with the schema unless that is `public`.
                      * @default []
+                     * @example [
+                     *       "country"
+                     *     ]
                      */
                     keep_tables?: string[];
                     /**
@@ -8346,11 +14232,18 @@ export interface operations {
                     /**
                      * @description Networks that may connect to the branch; `me` is the address of the request.
                      * @default []
+                     * @example [
+                     *       "203.0.113.0/24",
+                     *       "me"
+                     *     ]
                      */
                     allow?: string[];
                     /**
                      * @description Up to 16 pairs of texts, each text of at most 63 bytes.
                      * @default {}
+                     * @example {
+                     *       "pr": "7"
+                     *     }
                      */
                     labels?: {
                         [key: string]: string;
@@ -8371,14 +14264,29 @@ export interface operations {
         responses: {
             /** @description The new branches, in the order of their names in the request. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["BatchCreation"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -8431,7 +14339,14 @@ export interface operations {
         responses: {
             /** @description The bisection. */
             201: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Bisection"];
                 };
@@ -8473,14 +14388,28 @@ export interface operations {
         responses: {
             /** @description The commit is found, or no other time can be judged. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["BisectionProbe"];
                 };
             };
             /** @description The probe, whose branch is being made. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["BisectionProbe"];
                 };
@@ -8512,7 +14441,14 @@ export interface operations {
         responses: {
             /** @description The bisection has ended. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -8571,14 +14507,29 @@ export interface operations {
         responses: {
             /** @description The branch. */
             200: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["BranchReset"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -8625,14 +14576,29 @@ export interface operations {
         responses: {
             /** @description The branch. */
             200: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Branch"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -8670,7 +14636,14 @@ export interface operations {
         responses: {
             /** @description A page of snapshots. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         snapshots: components["schemas"]["Snapshot"][];
@@ -8726,14 +14699,29 @@ export interface operations {
         responses: {
             /** @description The snapshot. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Snapshot"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -8769,7 +14757,14 @@ export interface operations {
         responses: {
             /** @description A page of snapshots. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         snapshots: components["schemas"]["Snapshot"][];
@@ -8801,7 +14796,14 @@ export interface operations {
         responses: {
             /** @description The snapshot is deleted. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["SnapshotDeletion"];
                 };
@@ -8841,7 +14843,14 @@ export interface operations {
         responses: {
             /** @description The changed snapshot. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Snapshot"];
                 };
@@ -8878,7 +14887,14 @@ export interface operations {
         responses: {
             /** @description A page of checkpoints. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         checkpoints: components["schemas"]["Checkpoint"][];
@@ -8923,14 +14939,29 @@ export interface operations {
         responses: {
             /** @description The checkpoint. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Checkpoint"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -8985,14 +15016,29 @@ export interface operations {
         responses: {
             /** @description What the branch was taken back to. */
             200: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Undone"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -9030,7 +15076,14 @@ export interface operations {
         responses: {
             /** @description The connection URLs. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Credentials"];
                 };
@@ -9067,7 +15120,15 @@ export interface operations {
         responses: {
             /** @description The connection URLs with the new passwords. */
             200: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Credentials"];
                 };
@@ -9103,7 +15164,14 @@ export interface operations {
         responses: {
             /** @description The tables and views that the read-write login of the branch can read. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         tables: components["schemas"]["Table"][];
@@ -9141,7 +15209,14 @@ export interface operations {
         responses: {
             /** @description The description of the table. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["TableDetails"];
                 };
@@ -9185,7 +15260,14 @@ export interface operations {
         responses: {
             /** @description A page of rows. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["RowPage"];
                 };
@@ -9229,7 +15311,14 @@ export interface operations {
         responses: {
             /** @description The number of deleted rows. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["DeletedRows"];
                 };
@@ -9280,7 +15369,14 @@ export interface operations {
         responses: {
             /** @description The updated row. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ChangedRow"];
                 };
@@ -9319,7 +15415,14 @@ export interface operations {
         responses: {
             /** @description One entry per change. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ChangedRows"];
                 };
@@ -9370,7 +15473,14 @@ export interface operations {
         responses: {
             /** @description The result of the statement, or of each statement. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["QueryResult"];
                 };
@@ -9412,14 +15522,28 @@ export interface operations {
         responses: {
             /** @description The differences. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Difference"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -9450,7 +15574,14 @@ export interface operations {
         responses: {
             /** @description The job of the comparison. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -9490,14 +15621,28 @@ export interface operations {
         responses: {
             /** @description What would change. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ResetPreview"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -9539,7 +15684,14 @@ export interface operations {
         responses: {
             /** @description A page of rows. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["RowDifferencePage"];
                 };
@@ -9570,7 +15722,14 @@ export interface operations {
         responses: {
             /** @description The rehearsal, with its report when it is finished. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Rehearsal"];
                 };
@@ -9619,7 +15778,14 @@ export interface operations {
         responses: {
             /** @description The rehearsal. */
             201: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Rehearsal"];
                 };
@@ -9652,7 +15818,14 @@ export interface operations {
         responses: {
             /** @description The rehearsal with its report. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Rehearsal"];
                 };
@@ -9702,14 +15875,28 @@ export interface operations {
         responses: {
             /** @description What the statements did. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Trial"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -9743,14 +15930,28 @@ export interface operations {
         responses: {
             /** @description What the statements did. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Trial"];
                 };
             };
             /** @description Still in progress; poll this job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -9784,7 +15985,14 @@ export interface operations {
         responses: {
             /** @description A page of changes. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         changes: components["schemas"]["ChangeSummary"][];
@@ -9832,7 +16040,15 @@ export interface operations {
         responses: {
             /** @description The change. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -9864,7 +16080,14 @@ export interface operations {
         responses: {
             /** @description The change. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -9892,7 +16115,14 @@ export interface operations {
         responses: {
             /** @description The change. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -9923,7 +16153,14 @@ export interface operations {
         responses: {
             /** @description The change. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -9955,7 +16192,14 @@ export interface operations {
         responses: {
             /** @description The change. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -10022,7 +16266,14 @@ export interface operations {
         responses: {
             /** @description The change. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -10064,7 +16315,14 @@ export interface operations {
         responses: {
             /** @description The change. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Change"];
                 };
@@ -10112,7 +16370,14 @@ export interface operations {
         responses: {
             /** @description The source can be followed. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["FollowProbe"];
                 };
@@ -10143,7 +16408,14 @@ export interface operations {
         responses: {
             /** @description What it follows, or has followed last. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Follow"];
                 };
@@ -10187,7 +16459,14 @@ export interface operations {
         responses: {
             /** @description The job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -10218,7 +16497,14 @@ export interface operations {
         responses: {
             /** @description The job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -10258,7 +16544,14 @@ export interface operations {
         responses: {
             /** @description What it follows. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Follow"];
                 };
@@ -10299,7 +16592,14 @@ export interface operations {
         responses: {
             /** @description The job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -10329,7 +16629,14 @@ export interface operations {
         responses: {
             /** @description The job. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -10378,7 +16685,14 @@ export interface operations {
         responses: {
             /** @description The job of the import. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -10409,7 +16723,14 @@ export interface operations {
         responses: {
             /** @description The job of the import. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -10459,7 +16780,14 @@ export interface operations {
         responses: {
             /** @description The source can be imported. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ImportProbe"];
                 };
@@ -10478,12 +16806,24 @@ export interface operations {
         };
     };
     getAddress: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The address. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Address"];
                 };
@@ -10495,12 +16835,24 @@ export interface operations {
         };
     };
     listNamedNetworks: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The networks. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         named_networks: components["schemas"]["NamedNetwork"][];
@@ -10536,7 +16888,14 @@ export interface operations {
         responses: {
             /** @description A page of rules. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         network_rules: components["schemas"]["NetworkRule"][];
@@ -10605,7 +16964,15 @@ export interface operations {
         responses: {
             /** @description The new rule. It is already in effect on both ports, unless its `status` is `pending` because the host is not connected. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["NetworkRule"];
                 };
@@ -10636,14 +17003,28 @@ export interface operations {
         responses: {
             /** @description The rule is deleted, but stays in effect until the host is connected again. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["NetworkRuleRemoval"];
                 };
             };
             /** @description The rule is deleted and no longer in effect. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -10686,7 +17067,14 @@ export interface operations {
         responses: {
             /** @description The changed rule. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["NetworkRule"];
                 };
@@ -10720,7 +17108,14 @@ export interface operations {
         responses: {
             /** @description The current metrics. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["MetricsSummary"];
                 };
@@ -10758,7 +17153,14 @@ export interface operations {
         responses: {
             /** @description One series per metric, oldest value first. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["MetricsSeries"];
                 };
@@ -10793,7 +17195,14 @@ export interface operations {
         responses: {
             /** @description One series per branch, `main` first. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["MetricOfBranches"];
                 };
@@ -10820,7 +17229,14 @@ export interface operations {
         responses: {
             /** @description The usage of the project, each branch that counts against its quota, each snapshot and each checkpoint. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ProjectUsage"];
                 };
@@ -10853,7 +17269,14 @@ export interface operations {
         responses: {
             /** @description A stream of `measurement` events. `id` is the time of the measurement, `data` is `{ "project_id", "observed_at", "branches": [{ "branch_id", …metrics }] }`. The last measurement is sent immediately. Comments keep the connection open. The stream ends when the token expires or the caller loses access to the project. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "text/event-stream": string;
                 };
@@ -10888,7 +17311,14 @@ export interface operations {
         responses: {
             /** @description A stream of `measurement` events. `id` is the time of the measurement, `data` is `{ "project_id", "observed_at", "branches": [{ "branch_id", …metrics }] }`. The last measurement is sent immediately. Comments keep the connection open. The stream ends when the token expires or the caller loses access to the project. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "text/event-stream": string;
                 };
@@ -10917,7 +17347,14 @@ export interface operations {
         responses: {
             /** @description The sessions of this moment. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         /** @example 3 */
@@ -10949,7 +17386,14 @@ export interface operations {
         responses: {
             /** @description The drills of the last year. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["RecoveryDrills"];
                 };
@@ -10981,7 +17425,14 @@ export interface operations {
         responses: {
             /** @description A page of jobs. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         jobs: components["schemas"]["Job"][];
@@ -11012,7 +17463,14 @@ export interface operations {
         responses: {
             /** @description The job. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -11045,7 +17503,14 @@ export interface operations {
         responses: {
             /** @description A stream of events; `id` is the position in the log, `event` the type and `data` an `Event`. The first event is `ready` (only later changes follow), `reset` (changes were missed: read the records again) or, after `Last-Event-ID`, the next change; the `data` of `ready` and `reset` is `{ "project_id" }`. `project.changed`: The status of the project changed. The last event of a project has the status `deleted`. `branch.changed`: A branch was created, or its name, status, expiry, labels or blocks changed. A branch whose creation was refused becomes `deleted`. `network_rule.changed`: A network rule was created (`pending`), took effect on both ports (`applied`) or was deleted. `snapshot.changed`: A snapshot was taken (`ready`), became independent of its branch or was deleted: by a user, at its end, for a newer one, or because the host has lost it. `job.changed`: A job was created, or its status, its steps or its number of failed attempts changed. `storage.changed`: The storage use of the project crossed 80% or 100% of its quota. `follow.changed`: What `main` follows, its state or its problem changed. `deleted`: it was stopped, or cancelled. `change.changed`: A change of `main` was planned, or its state changed, or a step of it was applied. `project.failed_over`: The database host of the project was lost, and its standby has taken its place. Everything that was committed until `survived_until` is there; what was committed after it may be missing. Comments keep the connection open. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "text/event-stream": string;
                 };
@@ -11075,7 +17540,14 @@ export interface operations {
         responses: {
             /** @description A page of webhooks. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         webhooks: components["schemas"]["Webhook"][];
@@ -11125,7 +17597,15 @@ export interface operations {
         responses: {
             /** @description The new webhook. The secret is shown only here. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["CreatedWebhook"];
                 };
@@ -11155,7 +17635,14 @@ export interface operations {
         responses: {
             /** @description The webhook is deleted. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -11187,7 +17674,14 @@ export interface operations {
         responses: {
             /** @description A page of deliveries. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         webhook_deliveries: components["schemas"]["WebhookDelivery"][];
@@ -11218,7 +17712,14 @@ export interface operations {
         responses: {
             /** @description The delivery, with its result. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["WebhookDelivery"];
                 };
@@ -11258,7 +17759,14 @@ export interface operations {
         responses: {
             /** @description A page of audit events. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         audit_events: components["schemas"]["AuditEvent"][];
@@ -11292,7 +17800,14 @@ export interface operations {
         responses: {
             /** @description A page of members. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         members: components["schemas"]["Member"][];
@@ -11323,7 +17838,14 @@ export interface operations {
         responses: {
             /** @description The member is removed. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -11361,7 +17883,14 @@ export interface operations {
         responses: {
             /** @description The member. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Member"];
                 };
@@ -11396,7 +17925,14 @@ export interface operations {
         responses: {
             /** @description A page of users. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         members: components["schemas"]["ProjectMember"][];
@@ -11439,7 +17975,14 @@ export interface operations {
         responses: {
             /** @description The user and the role. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ProjectMember"];
                 };
@@ -11469,7 +18012,14 @@ export interface operations {
         responses: {
             /** @description The project is no longer shared with the user. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -11499,7 +18049,14 @@ export interface operations {
         responses: {
             /** @description A page of invitations. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         invitations: components["schemas"]["Invitation"][];
@@ -11546,7 +18103,15 @@ export interface operations {
         responses: {
             /** @description The open invitation. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Invitation"];
                 };
@@ -11576,7 +18141,14 @@ export interface operations {
         responses: {
             /** @description The code of the invitation is no longer valid. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -11622,7 +18194,14 @@ export interface operations {
         responses: {
             /** @description Tokens, or a pre-auth token for the next step. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -11639,12 +18218,24 @@ export interface operations {
         };
     };
     listIdentityProviders: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description All of them: at most ten. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         identity_providers: components["schemas"]["IdentityProvider"][];
@@ -11678,7 +18269,15 @@ export interface operations {
         responses: {
             /** @description The provider, without its secret. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -11708,7 +18307,14 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -11735,7 +18341,14 @@ export interface operations {
         responses: {
             /** @description The provider is deleted. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -11767,7 +18380,14 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -11796,7 +18416,14 @@ export interface operations {
         responses: {
             /** @description What was found. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["IdentityProviderTest"];
                 };
@@ -11826,7 +18453,14 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -11859,7 +18493,15 @@ export interface operations {
         responses: {
             /** @description The token. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ScimToken"];
                 };
@@ -11890,7 +18532,14 @@ export interface operations {
         responses: {
             /** @description All of them: at most ten. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         identity_providers: components["schemas"]["IdentityProvider"][];
@@ -11926,7 +18575,15 @@ export interface operations {
         responses: {
             /** @description The provider, without its secret. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -11957,7 +18614,14 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -11985,7 +18649,14 @@ export interface operations {
         responses: {
             /** @description The provider is deleted. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -12018,7 +18689,14 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -12048,7 +18726,14 @@ export interface operations {
         responses: {
             /** @description What was found. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["IdentityProviderTest"];
                 };
@@ -12079,7 +18764,14 @@ export interface operations {
         responses: {
             /** @description The provider. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["IdentityProvider"];
                 };
@@ -12113,7 +18805,15 @@ export interface operations {
         responses: {
             /** @description The token. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ScimToken"];
                 };
@@ -12130,12 +18830,24 @@ export interface operations {
         };
     };
     getTenant: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The settings. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["TenantSettings"];
                 };
@@ -12150,7 +18862,12 @@ export interface operations {
         };
     };
     updateTenant: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -12161,7 +18878,14 @@ export interface operations {
         responses: {
             /** @description The settings, and the new recovery code. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ChangedTenantSettings"];
                 };
@@ -12179,12 +18903,24 @@ export interface operations {
         };
     };
     replaceOwnerRecoveryCode: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The settings, and the new recovery code. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ChangedTenantSettings"];
                 };
@@ -12201,7 +18937,12 @@ export interface operations {
         };
     };
     listSignInMethods: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -12216,7 +18957,14 @@ export interface operations {
         responses: {
             /** @description The ways to sign in. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["SignInMethods"];
                 };
@@ -12251,7 +18999,14 @@ export interface operations {
         responses: {
             /** @description `Location` is the page of the provider. */
             302: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["SIGN_IN_FAILED"];
@@ -12282,14 +19037,28 @@ export interface operations {
         responses: {
             /** @description The tokens of the gateway. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["CompanySignIn"];
                 };
             };
             /** @description `Location` is the page or the command line that the sign-in was started for. */
             302: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["SIGN_IN_FAILED"];
@@ -12327,7 +19096,14 @@ export interface operations {
         responses: {
             /** @description Tokens. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -12363,42 +19139,87 @@ export interface operations {
         responses: {
             /** @description A page. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimListResponse"];
                 };
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -12406,7 +19227,12 @@ export interface operations {
         };
     };
     scimCreateUser: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -12428,56 +19254,115 @@ export interface operations {
         responses: {
             /** @description It is created. */
             201: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -12500,49 +19385,101 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -12579,63 +19516,129 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -12655,61 +19658,127 @@ export interface operations {
         responses: {
             /** @description It is deleted. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -12746,63 +19815,129 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -12830,42 +19965,87 @@ export interface operations {
         responses: {
             /** @description A page. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimListResponse"];
                 };
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -12873,7 +20053,12 @@ export interface operations {
         };
     };
     scimCreateGroup: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -12892,56 +20077,115 @@ export interface operations {
         responses: {
             /** @description It is created. */
             201: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -12964,49 +20208,101 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -13040,63 +20336,129 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -13116,61 +20478,127 @@ export interface operations {
         responses: {
             /** @description It is deleted. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -13207,63 +20635,129 @@ export interface operations {
         responses: {
             /** @description The resource. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimResource"];
                 };
             };
             /** @description The request has invalid values. See details. The request body is not valid JSON. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Not found. */
             404: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description There is another one with this name, or another request changes this one. */
             409: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The request body is larger than 1 MiB. */
             413: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -13271,12 +20765,24 @@ export interface operations {
         };
     };
     scimGetServiceProviderConfig: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The document (RFC 7644 section 4). */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": {
                         [key: string]: unknown;
@@ -13285,35 +20791,73 @@ export interface operations {
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -13321,12 +20865,24 @@ export interface operations {
         };
     };
     scimGetSchemas: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The document (RFC 7644 section 4). */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": {
                         [key: string]: unknown;
@@ -13335,35 +20891,73 @@ export interface operations {
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -13371,12 +20965,24 @@ export interface operations {
         };
     };
     scimGetResourceTypes: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The document (RFC 7644 section 4). */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": {
                         [key: string]: unknown;
@@ -13385,35 +20991,73 @@ export interface operations {
             };
             /** @description The request has invalid values. See details. */
             400: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description A valid bearer token is required. */
             401: {
-                headers: ResponseHeaders & { "WWW-Authenticate": components["headers"]["WWW-Authenticate"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Too many requests. Try again after retry_after seconds. */
             429: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description Internal error. Quote the request ID when you report it. */
             500: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
             };
             /** @description The gateway currently cannot count requests. Try again shortly. A part of the gateway is overloaded or restarts. Try again shortly. */
             503: {
-                headers: ResponseHeaders & { "Retry-After": components["headers"]["Retry-After"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Retry-After": components["headers"]["Retry-After"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/scim+json": components["schemas"]["ScimError"];
                 };
@@ -13436,7 +21080,14 @@ export interface operations {
         responses: {
             /** @description A page of keys. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         api_keys: components["schemas"]["ApiKey"][];
@@ -13501,7 +21152,15 @@ export interface operations {
         responses: {
             /** @description The new key. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["CreatedApiKey"];
                 };
@@ -13532,7 +21191,14 @@ export interface operations {
         responses: {
             /** @description The key is deleted. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -13564,7 +21230,14 @@ export interface operations {
         responses: {
             /** @description A page of trusts. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         trusts: components["schemas"]["Trust"][];
@@ -13604,7 +21277,13 @@ export interface operations {
                     issuer: string;
                     /** @example https://branchgate.example.com */
                     audience: string;
-                    /** @description Claims that an ID token must have, all of them strings. A value ending in `*` stands for every value with that beginning. */
+                    /**
+                     * @description Claims that an ID token must have, all of them strings. A value ending in `*` stands for every value with that beginning.
+                     * @example {
+                     *       "repository": "acme/shop",
+                     *       "ref": "refs/pull/*"
+                     *     }
+                     */
                     claims: {
                         [key: string]: string;
                     };
@@ -13626,7 +21305,15 @@ export interface operations {
         responses: {
             /** @description The new trust. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Trust"];
                 };
@@ -13657,7 +21344,14 @@ export interface operations {
         responses: {
             /** @description The trust is deleted. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -13672,7 +21366,12 @@ export interface operations {
         };
     };
     exchangeToken: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/x-www-form-urlencoded": {
@@ -13696,7 +21395,14 @@ export interface operations {
         responses: {
             /** @description The access token. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["IssuedToken"];
                 };
@@ -13722,7 +21428,14 @@ export interface operations {
         responses: {
             /** @description Where to get tokens for `/mcp`. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ProtectedResourceMetadata"];
                 };
@@ -13746,7 +21459,14 @@ export interface operations {
         responses: {
             /** @description Where to get tokens for `/mcp`. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ProtectedResourceMetadata"];
                 };
@@ -13758,12 +21478,24 @@ export interface operations {
         };
     };
     getAuthorizationServerMetadata: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The endpoints, and what they support. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["AuthorizationServerMetadata"];
                 };
@@ -13805,7 +21537,14 @@ export interface operations {
         responses: {
             /** @description `Location` is the consent page. */
             302: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["invalid_client.invalid_request.invalid_scope.invalid_target.unsupported_response_type"];
@@ -13816,7 +21555,12 @@ export interface operations {
         };
     };
     registerClient: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -13828,7 +21572,14 @@ export interface operations {
         responses: {
             /** @description The client. */
             201: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["RegisteredClient"];
                 };
@@ -13842,7 +21593,12 @@ export interface operations {
         };
     };
     issueAgentTokens: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/x-www-form-urlencoded": {
@@ -13863,7 +21619,14 @@ export interface operations {
         responses: {
             /** @description The tokens. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["AgentTokens"];
                 };
@@ -13878,7 +21641,12 @@ export interface operations {
         };
     };
     revokeAgentToken: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/x-www-form-urlencoded": {
@@ -13890,7 +21658,14 @@ export interface operations {
         responses: {
             /** @description The sign-in has ended, now or earlier. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST.invalid_grant.invalid_request"];
@@ -13902,7 +21677,12 @@ export interface operations {
         };
     };
     previewOAuthGrant: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -13913,7 +21693,14 @@ export interface operations {
         responses: {
             /** @description What the client asks for. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["PreviewedGrant"];
                 };
@@ -13945,7 +21732,14 @@ export interface operations {
         responses: {
             /** @description A page of grants. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         oauth_grants: components["schemas"]["OAuthGrant"][];
@@ -13964,7 +21758,12 @@ export interface operations {
         };
     };
     createOAuthGrant: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -13976,7 +21775,13 @@ export interface operations {
                          * @enum {string}
                          */
                         role: "owner" | "admin" | "operator" | "viewer";
-                        /** @description At most what the client asks for. */
+                        /**
+                         * @description At most what the client asks for.
+                         * @example [
+                         *       "read",
+                         *       "write"
+                         *     ]
+                         */
                         scopes: ("read" | "write")[];
                         /**
                          * @description `data.full`: the client may use unmasked data in projects whose members get masked data only. Only owners and admins can give it.
@@ -14001,7 +21806,14 @@ export interface operations {
         responses: {
             /** @description The grant, and where its code goes. */
             201: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["CreatedOAuthGrant"];
                 };
@@ -14030,7 +21842,14 @@ export interface operations {
         responses: {
             /** @description The client is signed out. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -14057,7 +21876,15 @@ export interface operations {
         responses: {
             /** @description The policy, compared with `main`. Without one it has version 0. */
             200: {
-                headers: ResponseHeaders & { ETag: components["headers"]["ETag"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ComparedMaskingPolicy"];
                 };
@@ -14212,6 +22039,9 @@ export interface operations {
                         with: "json";
                         args: {
                             /**
+                             * @example [
+                             *       "$.contact.email"
+                             *     ]
                              */
                             paths: string[];
                         };
@@ -14245,7 +22075,15 @@ export interface operations {
         responses: {
             /** @description The current version of the policy. */
             200: {
-                headers: ResponseHeaders & { ETag: components["headers"]["ETag"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["MaskingPolicy"];
                 };
@@ -14408,6 +22246,9 @@ export interface operations {
                         with: "json";
                         args: {
                             /**
+                             * @example [
+                             *       "$.contact.email"
+                             *     ]
                              */
                             paths: string[];
                         };
@@ -14435,7 +22276,14 @@ export interface operations {
         responses: {
             /** @description The rows, before and after. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["MaskingPreview"];
                 };
@@ -14593,6 +22441,9 @@ export interface operations {
                         with: "json";
                         args: {
                             /**
+                             * @example [
+                             *       "$.contact.email"
+                             *     ]
                              */
                             paths: string[];
                         };
@@ -14625,7 +22476,14 @@ export interface operations {
         responses: {
             /** @description Whether the policy covers the branch. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["MaskingCheck"];
                 };
@@ -14659,7 +22517,14 @@ export interface operations {
         responses: {
             /** @description `Location` is the authorization endpoint of the provider. */
             302: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             404: components["responses"]["NO_IDENTITY_PROVIDER"];
@@ -14689,14 +22554,28 @@ export interface operations {
         responses: {
             /** @description The tokens of the provider. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ProviderSignIn"];
                 };
             };
             /** @description `Location` is the page that the sign-in was started for. */
             302: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["SIGN_IN_FAILED"];
@@ -14709,7 +22588,12 @@ export interface operations {
         };
     };
     startCliSignIn: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": components["schemas"]["CliStart"];
@@ -14718,7 +22602,14 @@ export interface operations {
         responses: {
             /** @description The address to open, and the client and scopes that it requests. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["CliSignIn"];
                 };
@@ -14733,7 +22624,12 @@ export interface operations {
         };
     };
     exchangeCliCode: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": components["schemas"]["CliExchange"];
@@ -14742,7 +22638,14 @@ export interface operations {
         responses: {
             /** @description The tokens of the provider. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["CliTokens"];
                 };
@@ -14788,7 +22691,14 @@ export interface operations {
         responses: {
             /** @description Tokens, or a pre-auth token for the next step. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -14804,7 +22714,12 @@ export interface operations {
         };
     };
     signUp: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -14828,7 +22743,14 @@ export interface operations {
         responses: {
             /** @description The mail will be sent. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         email: string;
@@ -14861,7 +22783,12 @@ export interface operations {
         };
     };
     startMagicLink: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -14876,7 +22803,14 @@ export interface operations {
         responses: {
             /** @description The mail will be sent if the address has an account. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         /** Format: uuid */
@@ -14928,7 +22862,14 @@ export interface operations {
         responses: {
             /** @description Tokens, or a pre-auth token for the next step. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -14944,7 +22885,12 @@ export interface operations {
         };
     };
     changePassword: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -14958,7 +22904,14 @@ export interface operations {
         responses: {
             /** @description The password is changed. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -14974,7 +22927,12 @@ export interface operations {
         };
     };
     startPasswordReset: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -14989,7 +22947,14 @@ export interface operations {
         responses: {
             /** @description The mail will be sent if the address has an account. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         /** Format: uuid */
@@ -15014,7 +22979,12 @@ export interface operations {
         };
     };
     resetPassword: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -15035,7 +23005,14 @@ export interface operations {
         responses: {
             /** @description The password is set. Sign in with it. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -15049,12 +23026,24 @@ export interface operations {
         };
     };
     setUpSecondFactor: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The secret for the app. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["SecondFactorSetUp"];
                 };
@@ -15087,7 +23076,14 @@ export interface operations {
         responses: {
             /** @description The tokens, and the recovery codes. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["LoginWithRecoveryCodes"];
                 };
@@ -15120,7 +23116,14 @@ export interface operations {
         responses: {
             /** @description The tokens. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -15153,7 +23156,14 @@ export interface operations {
         responses: {
             /** @description The tokens, and the recovery codes. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["LoginWithRecoveryCodes"];
                 };
@@ -15197,7 +23207,14 @@ export interface operations {
         responses: {
             /** @description The tokens. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -15226,7 +23243,14 @@ export interface operations {
         responses: {
             /** @description The tokens. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["LoginResponse"];
                 };
@@ -15242,12 +23266,24 @@ export interface operations {
         };
     };
     mailSecondFactorCode: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The mail will be sent. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["MailedSecondFactorCode"];
                 };
@@ -15263,7 +23299,12 @@ export interface operations {
         };
     };
     renewTokens: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": components["schemas"]["Renewal"];
@@ -15272,7 +23313,14 @@ export interface operations {
         responses: {
             /** @description The new tokens. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["RenewedTokens"];
                 };
@@ -15287,19 +23335,38 @@ export interface operations {
         };
     };
     renewPageSession: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description An access token. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["PageSession"];
                 };
             };
             /** @description Nobody is signed in. The cookie is cleared, if there was one. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -15312,7 +23379,12 @@ export interface operations {
         };
     };
     signOut: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: {
             content: {
                 "application/json": components["schemas"]["SignOut"];
@@ -15321,7 +23393,14 @@ export interface operations {
         responses: {
             /** @description The session has ended, now or earlier. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -15336,12 +23415,24 @@ export interface operations {
         };
     };
     getMe: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The identity in the token, and the ID of the user in other responses. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Me"];
                 };
@@ -15371,7 +23462,14 @@ export interface operations {
         responses: {
             /** @description A page of sessions. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         sessions: components["schemas"]["Session"][];
@@ -15390,12 +23488,24 @@ export interface operations {
         };
     };
     endAllSessions: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description All sessions have ended. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -15423,7 +23533,14 @@ export interface operations {
         responses: {
             /** @description The session has ended. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -15454,7 +23571,14 @@ export interface operations {
         responses: {
             /** @description A page of hosts. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         hosts: components["schemas"]["Host"][];
@@ -15471,7 +23595,12 @@ export interface operations {
         };
     };
     registerHost: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -15518,7 +23647,14 @@ export interface operations {
         responses: {
             /** @description The registration. The token is shown only here and expires in one hour. */
             201: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["HostRegistration"];
                 };
@@ -15546,7 +23682,14 @@ export interface operations {
         responses: {
             /** @description The registration. The token is shown only here and expires in one hour. */
             201: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["HostRegistration"];
                 };
@@ -15574,7 +23717,14 @@ export interface operations {
         responses: {
             /** @description The host. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Host"];
                 };
@@ -15603,7 +23753,14 @@ export interface operations {
         responses: {
             /** @description The host is removed. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -15663,7 +23820,14 @@ export interface operations {
         responses: {
             /** @description The updated host. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Host"];
                 };
@@ -15711,7 +23875,14 @@ export interface operations {
         responses: {
             /** @description The updated caps. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["ProjectCaps"];
                 };
@@ -15757,7 +23928,15 @@ export interface operations {
         responses: {
             /** @description The tenant, and the invitation of its owner. */
             201: {
-                headers: ResponseHeaders & { "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"]; };
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    "Idempotency-Replayed": components["headers"]["Idempotency-Replayed"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Tenant"];
                 };
@@ -15801,7 +23980,14 @@ export interface operations {
         responses: {
             /** @description The caps in effect. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["TenantCaps"];
                 };
@@ -15817,12 +24003,24 @@ export interface operations {
         };
     };
     readPlatformMetrics: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The metrics. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/openmetrics-text": string;
                 };
@@ -15859,7 +24057,14 @@ export interface operations {
         responses: {
             /** @description The standby is the primary and serves. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["HostPromotion"];
                 };
@@ -15890,7 +24095,14 @@ export interface operations {
         responses: {
             /** @description The next events. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         audit_events: components["schemas"]["AuditEvent"][];
@@ -15911,7 +24123,12 @@ export interface operations {
         };
     };
     confirmAuditExport: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -15926,7 +24143,14 @@ export interface operations {
         responses: {
             /** @description The export is confirmed. */
             204: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             400: components["responses"]["BAD_REQUEST"];
@@ -15957,7 +24181,14 @@ export interface operations {
         responses: {
             /** @description The move. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Move"];
                 };
@@ -16005,7 +24236,14 @@ export interface operations {
         responses: {
             /** @description The move has begun. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Move"];
                 };
@@ -16035,7 +24273,14 @@ export interface operations {
         responses: {
             /** @description The job, which is undone. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Job"];
                 };
@@ -16064,7 +24309,14 @@ export interface operations {
         responses: {
             /** @description The drain. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Drain"];
                 };
@@ -16106,7 +24358,14 @@ export interface operations {
         responses: {
             /** @description The drain has begun. */
             202: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["Drain"];
                 };
@@ -16122,7 +24381,12 @@ export interface operations {
         };
     };
     enrolHost: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": {
@@ -16140,7 +24404,14 @@ export interface operations {
         responses: {
             /** @description The host is enrolled. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         /** Format: uuid */
@@ -16170,7 +24441,14 @@ export interface operations {
         responses: {
             /** @description The link is open. */
             101: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content?: never;
             };
             401: components["responses"]["UNAUTHENTICATED"];
@@ -16182,7 +24460,12 @@ export interface operations {
         };
     };
     setDnsChallenge: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": components["schemas"]["SignedHostRequest"];
@@ -16191,7 +24474,14 @@ export interface operations {
         responses: {
             /** @description The record is as wanted. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["DnsChallengeReply"];
                 };
@@ -16207,7 +24497,12 @@ export interface operations {
         };
     };
     issueHostCertificate: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": components["schemas"]["SignedHostRequest"];
@@ -16216,7 +24511,14 @@ export interface operations {
         responses: {
             /** @description The certificate. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["HostCertificate"];
                 };
@@ -16232,7 +24534,12 @@ export interface operations {
         };
     };
     getHostMember: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": components["schemas"]["SignedHostRequest"];
@@ -16241,7 +24548,14 @@ export interface operations {
         responses: {
             /** @description What is on record of the host. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["HostMemberReply"];
                 };
@@ -16256,7 +24570,12 @@ export interface operations {
         };
     };
     admitStandby: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody: {
             content: {
                 "application/json": components["schemas"]["SignedHostRequest"];
@@ -16265,7 +24584,14 @@ export interface operations {
         responses: {
             /** @description How to reach the primary. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": components["schemas"]["StandbyAdmission"];
                 };
@@ -16281,12 +24607,24 @@ export interface operations {
         };
     };
     getDescription: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description The OpenAPI document. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "application/json": {
                         openapi: string;
@@ -16302,12 +24640,24 @@ export interface operations {
         };
     };
     readDescription: {
-        parameters: NoParameters;
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
         requestBody?: never;
         responses: {
             /** @description A self-contained page without scripts. */
             200: {
-                headers: ResponseHeaders;
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
+                    [name: string]: unknown;
+                };
                 content: {
                     "text/html": string;
                 };
@@ -16319,18 +24669,3 @@ export interface operations {
         };
     };
 }
-
-type NoParameters = {
-    query?: never;
-    header?: never;
-    path?: never;
-    cookie?: never;
-};
-type ResponseHeaders = {
-    "X-Request-Id": components["headers"]["X-Request-Id"];
-    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
-    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
-    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
-    "X-Branchgate-Bookmark": components["headers"]["X-Branchgate-Bookmark"];
-    [name: string]: unknown;
-};

@@ -2,7 +2,7 @@ import createFetchClient, { type Client, type MaybeOptionalInit } from 'openapi-
 import { CREATIONS, type components, type paths } from './api.ts';
 import { Bookmark } from './bookmark.ts';
 import type { StreamedEvent, StreamOptions } from './event-stream.ts';
-import { type ListInit, type ListPath, type RecordOf, recordsOf } from './pages.ts';
+import { type ListPath, type RecordOf, recordsOf } from './pages.ts';
 import { dataOf, JobError } from './response-error.ts';
 import { type SendOptions, sender, type TokenSource } from './send.ts';
 import { sleep } from './sleep.ts';
@@ -50,7 +50,7 @@ export interface BranchgateClient {
    */
   api: Client<paths, 'application/json'>;
   /** Every record of a list, page by page. */
-  all<P extends ListPath>(path: P, init?: ListInit<P>): AsyncGenerator<RecordOf<P>>;
+  all<P extends ListPath>(path: P, init?: MaybeOptionalInit<paths[P], 'get'>): AsyncGenerator<RecordOf<P>>;
   /**
    * Creates, resets or restores something and waits until that is done, however long it takes.
    * @throws ResponseError, JobError
@@ -118,7 +118,7 @@ export function createClient({ url, token, fetch, ...options }: ClientOptions): 
     api,
     waitForJob,
 
-    all<P extends ListPath>(path: P, init?: ListInit<P>) {
+    all<P extends ListPath>(path: P, init?: MaybeOptionalInit<paths[P], 'get'>) {
       // The generic call is checked where it is made: `init` follows from `path`.
       const get = api.GET as (path: string, init: object) => ReturnType<typeof api.GET>;
       const { params, ...rest } = (init ?? {}) as { params?: { query?: object } };

@@ -14,8 +14,10 @@ const FRESH_SECONDS = 3_600;
  * Whether it is cloned by default in place of its branch: a snapshot has no sessions that the clone would end.
  * One that was left by a reset holds what somebody did not want.
  */
-export const isFreshSnapshot = ({ kind, taken_at }: { kind: string; taken_at: string }): boolean =>
-  kind !== 'safety' && Date.now() - Date.parse(taken_at) < FRESH_SECONDS * 1000;
+export const isFreshSnapshot = (
+  { kind, taken_at }: { kind: string; taken_at: string },
+  now = Date.now(),
+): boolean => kind !== 'safety' && now - Date.parse(taken_at) < FRESH_SECONDS * 1000;
 
 /** The ID of the newest snapshot of a branch, if it is fresh; null otherwise. @throws ResponseError */
 export async function findFreshSnapshot(

@@ -1,4 +1,3 @@
-import type { MaybeOptionalInit } from 'openapi-fetch';
 import type { paths } from './api.ts';
 
 type Path = keyof paths;
@@ -15,11 +14,6 @@ type RecordIn<Body> = [Body[Exclude<keyof Body, 'next_cursor'>]] extends [readon
 
 /** The paths whose GET returns a list. */
 export type ListPath = { [P in Path]: [RecordIn<Success<P>>] extends [never] ? never : P }[Path];
-
-type Get<P extends ListPath> = paths[P] extends { get: infer Operation } ? Operation : never;
-
-/** Options of a list's GET. */
-export type ListInit<P extends ListPath> = MaybeOptionalInit<{ get: Get<P> }, 'get'>;
 
 export type RecordOf<P extends ListPath> = RecordIn<Success<P>>;
 
