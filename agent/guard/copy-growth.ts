@@ -49,7 +49,9 @@ export class CopyGrowth implements Guard {
   /** Not awaited: the other watchdogs must run. */
   readonly #measure = singleFlight(async (copies: readonly GuardedBranch[]) => {
     const first = new Map<string, number>();
-    const rehearsed = await this.#sizes.ofRehearsed().catch(() => new Map<string, number>());
+    const none = new Map<string, number>();
+    const mayBeRehearsed = copies.some(({ kind }) => kind === 'branch');
+    const rehearsed = mayBeRehearsed ? await this.#sizes.ofRehearsed().catch(() => none) : none;
     for (const copy of copies) {
       const { kind, database } = copy;
       const room = growthOf(copy);
