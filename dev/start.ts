@@ -11,7 +11,7 @@ process.stdout.on('error', () => {});
 
 const say = (line: string) => console.log(line);
 
-/** What README begins with, or in an image docs/trying.md. */
+/** The first commands of README, or of docs/trying.md in an image. */
 const firstCommands = (url: string) =>
   process.env.BRANCHGATE_IMAGE
     ? `  docker exec -it branchgate bash

@@ -382,7 +382,7 @@ const PROJECT_EXTENSIONS = `
   );
 `;
 
-/** Of the database when the rehearsal began; null: not known, so its growth is not bounded. */
+/** Bytes of the database when the rehearsal began; null: they are not known, so its growth is not bounded. */
 const REHEARSED_BYTES = 'ALTER TABLE rehearsal ADD COLUMN bytes bigint';
 
 /**

@@ -28,7 +28,7 @@ interface StoredRehearsal {
 
 export interface NewRehearsal
   extends Pick<StoredRehearsal, 'branch_id' | 'database' | 'limits' | 'tables' | 'schema'> {
-  /** Of the database; null if it could not be measured. */
+  /** Bytes of the database; null if they could not be measured. */
   bytes: number | null;
 }
 

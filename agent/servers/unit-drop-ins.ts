@@ -143,7 +143,7 @@ ${pooler.logFile} {
 }
 `;
 
-/** What logrotate remembers of the logs that this service rotates. */
+/** The file in which logrotate remembers the logs that this service rotates. */
 export const ROTATION_STATE = '/var/lib/logrotate/branchgate.status';
 
 export const logRotationUnit = () => `\

@@ -69,7 +69,7 @@ export type CopyPhase =
   | 'statistics'
   | 'close';
 
-/** What a recovery does before it copies. */
+/** The phases of a recovery before it copies. */
 type RecoveryPhase = 'archive' | 'copy' | 'replay' | 'open';
 
 /** How long each phase of a copy took, for the log and the benchmark. */

@@ -44,6 +44,7 @@ const subjectOf = (c: AppContext, code: FailureCode, fields: Failure['fields']):
   code === 'NOT_FOUND' && fields?.message === undefined ? c.var.missing?.fields : undefined;
 
 const SCIM_PATHS = /^\/scim\//;
+
 function renderScimFailure(c: AppContext, code: FailureCode, fields: Failure['fields']): Response {
   const { message } = FAILURES[code];
   const details = Array.isArray(fields?.details) ? fields.details : [];

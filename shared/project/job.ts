@@ -45,7 +45,7 @@ export type TableProgress = z.output<typeof TableProgress>;
 
 /** How far a recovery has replayed the WAL. The end is an estimate. */
 export const ReplayProgress = z.strictObject({
-  /** That are to be replayed. */
+  /** All bytes that are to be replayed. */
   bytes: z.int().nonnegative(),
   replayed_bytes: z.int().nonnegative(),
   /** Null: not known yet. */
@@ -63,7 +63,7 @@ export interface JobStep {
   percent?: number;
   /** Of a copy: how far its tables are. */
   tables?: TableProgress[];
-  /** Of a recovery, while it replays the WAL. */
+  /** The progress of a recovery, while it replays the WAL. */
   replay?: ReplayProgress;
   /** Of a copy: what was left out. */
   warnings?: string[];

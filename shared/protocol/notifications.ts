@@ -12,7 +12,7 @@ const WorkProgress = z.strictObject({
   percent: z.int().min(0).max(99),
   /** Of a copy: those that are being copied first, then the largest. */
   tables: z.array(TableProgress).max(PROGRESS_TABLES_MAX).optional(),
-  /** Of a recovery, while it replays. */
+  /** The progress of a recovery, while it replays the WAL. */
   replay: ReplayProgress.optional(),
 });
 export type WorkProgress = z.output<typeof WorkProgress>;

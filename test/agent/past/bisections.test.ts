@@ -114,7 +114,7 @@ test('a tenant has one bisection, and a host three; another project sees none of
   await begin(bisections, first.project_id);
 });
 
-test('commits that cannot be judged are passed over, and the range is named if they hide the one that is wrong', async () => {
+test('commits that cannot be judged are skipped, and the range is named if they hide the one that is wrong', async () => {
   const random = new Random('skipped');
   const bisections = new Bisections(SETTINGS);
   for (let n = 0; n < 20; n += 1) {
