@@ -11,7 +11,7 @@ import { WebhookSender as RealWebhookSender } from '../../../edge/webhooks/webho
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
 import type { Method, MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { fail } from '../../../shared/result.ts';
-import { CATCH_UP_HEADER, TALLY_HEADER, type Tally, Trips } from './trips.ts';
+import { attribute, CATCH_UP_HEADER, TALLY_HEADER, type Tally, Trips } from './trips.ts';
 
 /** The whole gateway with slow bindings, and a host that has done everything as soon as it is asked. */
 
@@ -335,12 +335,14 @@ export class WebhookSender extends RealWebhookSender {
   }
 }
 
+for (const { prototype } of [HostLink, ProjectCoordinator, RateLimiter, Challenges, WebhookSender])
+  attribute(prototype, () => known?.tally() ?? { sequential: 0, trips: [] });
+
 export default {
   async fetch(request, env, context) {
     const trips = tripsOf(env);
     if (request.headers.has(CATCH_UP_HEADER)) await trips.replica?.catchUp(0);
-    trips.begin();
-    const response = await app.fetch(request, trips.env, context);
+    const response = await trips.request(async () => app.fetch(request, trips.env, context));
     const answer = new Response(response.body, response);
     answer.headers.set(TALLY_HEADER, JSON.stringify(trips.tally() satisfies Tally));
     return answer;

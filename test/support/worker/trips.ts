@@ -1,3 +1,4 @@
+import { AsyncLocalStorage } from 'node:async_hooks';
 import type { Env } from '../../../edge/env.ts';
 import { type Bound, isWrite, prepare, Replica, Session } from './replicated-d1.ts';
 
@@ -37,6 +38,47 @@ async function pass(delayMs: number): Promise<void> {
   for (let hop = 0; hop < hops; hop++) await new Promise((resolve) => setTimeout(resolve, delayMs / hops));
 }
 
+/** Of the request that has called an object, whose work may outlast it. */
+const callers = new AsyncLocalStorage<Tally>();
+
+/**
+ * Counts what objects of a class do by themselves, and what they do after a call, with no later request.
+ * @param current of the present request
+ */
+export function attribute(prototype: object, current: () => Tally): void {
+  const parts = new Set<object>();
+  for (const [name, { value, get }] of membersOf(prototype)) {
+    if (get)
+      Object.defineProperty(prototype, name, {
+        get() {
+          const part = get.call(this);
+          const ofPart = Object.getPrototypeOf(part);
+          if (!parts.has(ofPart)) attribute(ofPart, current);
+          parts.add(ofPart);
+          return part;
+        },
+      });
+    else if (typeof value === 'function')
+      Object.defineProperty(prototype, name, {
+        value(...args: unknown[]) {
+          const tally = name === 'alarm' ? { sequential: 0, trips: [] } : (callers.getStore() ?? current());
+          return callers.run(tally, () => value.apply(this, args));
+        },
+      });
+  }
+}
+
+/** Of the class and those that it extends, up to the platform's own. */
+function membersOf(prototype: object): Map<string, PropertyDescriptor> {
+  const members = new Map<string, PropertyDescriptor>();
+  for (let level = prototype; !PLATFORM.has(level.constructor.name); level = Object.getPrototypeOf(level))
+    for (const [name, member] of Object.entries(Object.getOwnPropertyDescriptors(level)))
+      if (name !== 'constructor' && !members.has(name)) members.set(name, member);
+  return members;
+}
+
+const PLATFORM = new Set(['DurableObject', 'RpcTarget', 'Object']);
+
 /**
  * Bindings whose every call sets out after a delay, and the trips that this makes, one request at a time. A
  * trip that begins while another is on its way goes beside it; one that begins after the end of another comes
@@ -50,7 +92,7 @@ export class Trips {
   readonly #replicaMs: number;
   /** A second copy of D1, if the test has one under `REPLICA`. */
   readonly replica: Replica | null;
-  /** Of the present request. A trip of an earlier one, which ends later, is not counted with it. */
+  /** Of the present request. */
   #tally: Tally = { sequential: 0, trips: [] };
 
   constructor(env: Env, delayMs: number) {
@@ -66,8 +108,10 @@ export class Trips {
     return this.#env;
   }
 
-  begin(): void {
+  /** Counts the trips of a request. */
+  request<T>(work: () => Promise<T>): Promise<T> {
     this.#tally = { sequential: 0, trips: [] };
+    return callers.run(this.#tally, work);
   }
 
   tally(): Tally {
@@ -77,7 +121,7 @@ export class Trips {
   async #make<T>(to: string, call: () => Promise<T>, delayMs = this.#delayMs): Promise<T> {
     // They are sent after the response of an earlier request, or after the end of its stream.
     if (to.endsWith('.giveBack') || to.endsWith('.release')) return call();
-    const tally = this.#tally;
+    const tally = callers.getStore() ?? this.#tally;
     const after = tally.sequential;
     tally.trips.push({ to, after });
     await pass(delayMs);
