@@ -14,8 +14,8 @@ beforeAll(async () => {
 const EMAIL = { table: 'customer', column: 'email', with: 'email' };
 const NAME = { table: 'customer', column: 'name', with: 'name' };
 
-async function newProject() {
-  const { id } = await gateway.api.project('Masked');
+async function newProject(creator = gateway.api) {
+  const { id } = await creator.project('Masked');
   const path = `/api/v1/projects/${id}/masking`;
   const put = (body: object, ifMatch?: string, api = gateway.api) =>
     api.call('PUT', path, { body, ...(ifMatch !== undefined && { headers: { 'If-Match': ifMatch } }) });
@@ -97,12 +97,12 @@ test('of concurrent changes each becomes a version, or only one with If-Match', 
 });
 
 test('only owners and admins change the policy, which everybody of the project may read', async () => {
-  const { path, put } = await newProject();
-  await put({ rules: [EMAIL] });
   const as = async (role: string, gid = role) => new Api(gateway.url, await gateway.tokenOf({ gid, role }));
+  const { path, put } = await newProject(await as('owner', 'lowered'));
+  await put({ rules: [EMAIL] });
   // The same person, who has created the project.
   for (const role of ['operator', 'viewer']) {
-    const api = await as(role, 'user-1');
+    const api = await as(role, 'lowered');
     expect((await put({ rules: [] }, undefined, api)).status).toBe(403);
     expect((await api.get(path)).body).toMatchObject({ version: 1 });
   }

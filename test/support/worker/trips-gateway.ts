@@ -18,6 +18,9 @@ import { bundle, isolateUrl, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker, UN
 
 const UNLIMITED = '10000000';
 
+/** Who owns what a test has made. */
+const OWNER = 'user-1';
+
 interface Caller {
   gid?: string;
   role?: string;
@@ -81,8 +84,10 @@ export async function startTripsGateway(
   };
   const coordinatorOf = (projectId: string) =>
     remoteObject<ProjectCoordinator>(worker, 'PROJECT_COORDINATOR', projectId);
-  const tokenOf = ({ gid = 'user-1', role = 'owner', tenant = 'acme', seconds = 3600 }: Caller) =>
-    signer.token({
+  const tokenOf = async ({ gid = OWNER, role = 'owner', tenant = 'acme', seconds = 3600 }: Caller) => {
+    if (gid === OWNER && tenant === 'acme' && role !== 'owner')
+      throw new Error('a lower role of the owner would also be that of the keys of other files');
+    return signer.token({
       gid,
       email: `${gid}@example.com`,
       role,
@@ -91,6 +96,7 @@ export async function startTripsGateway(
       exp: new Date(Date.now() + seconds * 1000).toISOString(),
       ctx: { tenant_id: tenant },
     });
+  };
   const token = await tokenOf({});
   const api = new Api(url, token);
 
