@@ -21,6 +21,7 @@ import { inputOfQuery } from '../rows/client-query.ts';
 import { RowTurns } from '../rows/row-turns.ts';
 import { admitClient, fatal, loginOf, type SqlError, SqlRefusal, wrongPassword } from './admit-client.ts';
 import { OpenClients } from './open-clients.ts';
+import { Pace } from './pace.ts';
 import { Replies, type Reply } from './reply.ts';
 
 type Call = Params<'sql.run'>;
@@ -41,6 +42,7 @@ const CANCELLED_WITHIN_MS = 2_000;
 export class SqlRequests {
   readonly turns = new RowTurns(TURNS);
   readonly replies = new Replies();
+  readonly pace = new Pace();
   readonly clients = new OpenClients();
 }
 
@@ -120,7 +122,9 @@ export async function runSql(host: SqlHost, call: Call): Promise<Result> {
     if (decision.outcome === 'admitted') {
       const leave = await sql.turns.enter(call.branch_id, decision.tenant);
       try {
-        await (call.password === null ? runUndone : runPooled)(host, call, reply);
+        await (call.password === null
+          ? runUndone(host, call, reply)
+          : runPooled(host, call, reply, decision.tenant));
       } finally {
         leave();
       }
@@ -151,7 +155,7 @@ export async function runSql(host: SqlHost, call: Call): Promise<Result> {
 }
 
 /** Runs the statements as the branch's login, through the pooler, as its other clients do. */
-async function runPooled(host: SqlHost, call: Call, reply: Reply): Promise<void> {
+async function runPooled(host: SqlHost, call: Call, reply: Reply, tenant: string): Promise<void> {
   const { settings, sql } = host;
   const socket = socketOf(settings, instancesNow(settings).newClients);
   const session = await openSession({
@@ -161,7 +165,11 @@ async function runPooled(host: SqlHost, call: Call, reply: Reply): Promise<void>
     password: call.password ?? '',
     application_name: call.application_name,
     types: AS_TEXT,
-    stream: () => boundedSocket('sql'),
+    stream: () => {
+      const stream = boundedSocket('sql');
+      sql.pace.limit(stream, tenant);
+      return stream;
+    },
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
   let ended: SqlError | null = null;

@@ -12,9 +12,9 @@ import type { Report } from './report.ts';
 import { addSample, median, medianRatio, runInterleaved, type Series } from './rounds.ts';
 
 const ROUNDS = 5;
-const WINDOW_MS = 10_000;
+const WINDOW_MS = 15_000;
 /** All clients of the attack run by then. */
-const STARTED_MS = 4_000;
+const STARTED_MS = 6_000;
 const SETTLE_MS = 500;
 const CLIENTS = 4;
 /** How long a client pauses between two transactions, on average. */
@@ -25,7 +25,8 @@ const TIMES_IDLE = 1.2;
 const METHOD = `Two tenants of one host. One has twenty clients that take replies of 10 MB by \`POST /sql\`, at the limit of what a host runs for a tenant; of the other one, \
 ${CLIENTS} clients write through the pooler, four statements in a transaction, and pause ${PAUSE_MS} ms on average before the next. Measured is the 99th percentile of \
 these transactions, interleaved in ${ROUNDS} rounds of ${WINDOW_MS / 1000} s each with and without the other tenant; the ratios of the rounds are compared. The gateway and the twenty clients are on other machines \
-in production. Here they share the processors with the host, so they run at the lowest priority (nice 19).`;
+in production. Here they share the processors with the host, so they run only while these are idle (\`SCHED_IDLE\`). Twenty clients take more than the pace of a tenant, so few of their replies end \
+within a round, and those that wait for a turn for two seconds are refused.`;
 
 /** The replies that the attack got, and the transactions meanwhile. */
 interface Attacked {
@@ -45,7 +46,8 @@ export async function measureLargeReplies(signal: AbortSignal): Promise<Report> 
     const side = await attackerOf(stack);
     const load = await Load.start(database_url, CLIENTS, PAUSE_MS);
     await load.connected;
-    execFileSync('renice', ['-n', '19', '-g', String(stack.state.pids.gateway)]);
+    const group = execFileSync('pgrep', ['-g', String(stack.state.pids.gateway)], { encoding: 'utf8' });
+    for (const pid of group.trim().split('\n')) execFileSync('chrt', ['-a', '-i', '-p', '0', pid]);
     const medians: Series = {};
     const replies: Series = {};
     const summarize = (name: string, times: readonly number[]) => {
@@ -134,7 +136,7 @@ async function attackerOf(stack: Stack): Promise<Order['side']> {
 /** @throws Error if the attack got no reply */
 async function during(side: Order['side'], measure: () => Promise<number[]>): Promise<Attacked> {
   const program = join(import.meta.dirname, '../support/neighbours/attacker-process.ts');
-  const child = spawn('nice', ['-n', '19', process.execPath, program], {
+  const child = spawn('chrt', ['-i', '0', process.execPath, program], {
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
   });
   try {
