@@ -1,7 +1,17 @@
+import type pg from 'pg';
 import { beforeAll, expect, test } from 'vitest';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
-import { attempt, attempts, OUTSIDE, type Target, targetOfUrl, tried } from '../support/host/attempts.ts';
+import {
+  attempt,
+  attempts,
+  connectFrom,
+  HERE,
+  OUTSIDE,
+  type Target,
+  targetOfUrl,
+  tried,
+} from '../support/host/attempts.ts';
 import { ownerOf } from '../support/tenants.ts';
 
 let api: Api;
@@ -75,4 +85,45 @@ test('a branch has the limit of its project, unless it has its own, also with a 
     status: 422,
     body: { error: 'CONNECTION_ATTEMPTS_ABOVE_MAX', limit: 2000 },
   });
+});
+
+/** Sessions of a runner and its sixty workers, which all begin at once, as in BranchBench's simulation (arXiv 2604.17180). */
+async function simulate(branch: string) {
+  const [direct] = await targets(branch);
+  const sessions = await Promise.allSettled(Array.from({ length: 61 }, () => connectFrom(HERE, direct)));
+  const clients = sessions.flatMap((session) => (session.status === 'fulfilled' ? [session.value] : []));
+  try {
+    const work = (client: pg.Client, n: number) =>
+      client.query('insert into worked values ($1) on conflict (n) do nothing', [n]);
+    await clients[0]?.query('create table worked (n int primary key)');
+    await Promise.all(clients.map(work));
+    const refusals = sessions.flatMap((session) =>
+      session.status === 'rejected' ? [String(session.reason)] : [],
+    );
+    return { worked: clients.length, refusals };
+  } finally {
+    await Promise.all(clients.map((client) => client.end()));
+  }
+}
+
+test('of sixty workers that begin at once, each that is refused learns the limit', async () => {
+  await api.branch(project.id, 'of-one', { connection_attempts_per_minute: 'max' });
+  const unlimited = await simulate('of-one');
+  // `BRANCH_CONNECTIONS` is 60, and the runner is the 61st.
+  expect(unlimited.worked).toBe(60);
+  expect(unlimited.refusals).toEqual([expect.stringMatching(/too many connections for database/)]);
+
+  await api.branch(project.id, 'of-stock');
+  const stock = await simulate('of-stock');
+  expect(stock.worked).toBeGreaterThanOrEqual(50 - 1);
+  for (const refusal of stock.refusals)
+    expect(refusal).toMatch(/too many connections for database|no pg_hba\.conf entry/);
+  // PostgreSQL's text names no limit where a rule refuses, so the record does, and the answer for an address.
+  const limit = /50 connection attempts in a minute/;
+  const path = `/api/v1/projects/${project.id}`;
+  await eventually(async () =>
+    expect((await api.get(`${path}/branches/of-stock`)).body.closed_to).toMatchObject([
+      { message: expect.stringMatching(limit) },
+    ]),
+  );
 });
