@@ -105,7 +105,7 @@ export async function measureCopies(): Promise<Report> {
     const rows = await runInterleaved(
       ROUNDS,
       {
-        'pg_dump | psql': byHand(`${dump} | ${psql}; ${psql} ${ANALYZE}`),
+        'pg_dump to psql': byHand(`${dump} | ${psql}; ${psql} ${ANALYZE}`),
         'pg_dump and pg_restore, two jobs': byHand(
           `${dump} --format directory --jobs 2 --file dump; PGPASSWORD="$OURS" pg_restore --no-owner --no-privileges --exit-on-error --jobs 2 --dbname "$TO" dump; ${psql} ${ANALYZE}`,
         ),
@@ -119,7 +119,7 @@ export async function measureCopies(): Promise<Report> {
     const schemas = await runInterleaved(
       ROUNDS,
       {
-        'pg_dump --schema-only | psql': byHand(`${dump} --schema-only | ${psql}`),
+        'pg_dump --schema-only to psql': byHand(`${dump} --schema-only | ${psql}`),
         'schema and indexes of the import': imported(0, schemaPhases, ['schema', 'indexes']),
       },
       schemaPhases,
@@ -130,8 +130,8 @@ export async function measureCopies(): Promise<Report> {
       method: METHOD,
       goals: [
         {
-          name: 'an import with two jobs ÷ pg_dump | psql',
-          measured: medianRatio(rows['import, two jobs'], rows['pg_dump | psql']),
+          name: 'an import with two jobs ÷ pg_dump to psql',
+          measured: medianRatio(rows['import, two jobs'], rows['pg_dump to psql']),
           limit: 0.8,
           unit: '×',
         },
@@ -142,10 +142,10 @@ export async function measureCopies(): Promise<Report> {
           unit: '×',
         },
         {
-          name: 'the schema of an import ÷ pg_dump --schema-only | psql',
+          name: 'the schema of an import ÷ pg_dump --schema-only to psql',
           measured: medianRatio(
             schemas['schema and indexes of the import'],
-            schemas['pg_dump --schema-only | psql'],
+            schemas['pg_dump --schema-only to psql'],
           ),
           limit: 1.2,
           unit: '×',
