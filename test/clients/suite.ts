@@ -194,10 +194,12 @@ async function prepare(folder: string, { edits, compiled, root }: Suite): Promis
   }
 }
 
-/** Rows of a table of docs/clients.md that start with this cell. */
-function documented(first: string, columns: number): string[][] {
-  const lines = readFileSync(join(ROOT, 'docs/clients.md'), 'utf8').split('\n');
-  const rows = lines.map((line) =>
+/** Rows of a suite in the table of docs/clients.md whose second column has this head. */
+function documented(suite: string, column: 'version' | 'case'): string[][] {
+  const tables = readFileSync(join(ROOT, 'docs/clients.md'), 'utf8').split('\n\n');
+  const table = tables.find((text) => text.startsWith(`| suite | ${column} |`));
+  if (!table) throw new Error(`docs/clients.md has no table of suites by ${column}`);
+  const rows = table.split('\n').map((line) =>
     line
       .split(/(?<!\\)\|/)
       .slice(1, -1)
@@ -208,7 +210,7 @@ function documented(first: string, columns: number): string[][] {
           .replace(/^(`+) ?(.*?) ?\1$/, '$2'),
       ),
   );
-  return rows.filter((row) => row[0] === first && row.length === columns);
+  return rows.filter(([first]) => first === suite);
 }
 
 /**
@@ -232,13 +234,13 @@ export async function expectDocumented(
   expect(existsSync(results), `${stdout}\n${stderr}`).toBe(true);
 
   const outcomes = suite.read(readFileSync(results, 'utf8'));
-  const known = documented(name, 3).map(([, test]) => test);
+  const known = documented(name, 'case').map(([, test]) => test);
   const failed = outcomes.filter(({ failure }) => failure !== null);
   for (const { name: test, failure } of failed)
     if (!known.includes(test)) console.error(`${name}: ${test}\n${failure}`);
   expect(failed.map(({ name: test }) => test).filter((test) => !known.includes(test))).toEqual([]);
   // A listed case must exist, and no file may have lost its cases.
   expect(outcomes.map(({ name: test }) => test)).toEqual(expect.arrayContaining(known));
-  const [, version, cases] = documented(name, 4)[0] ?? [];
+  const [, version, cases] = documented(name, 'version')[0] ?? [];
   expect([suite.tag, outcomes.length]).toEqual([expect.stringContaining(`${version}`), Number(cases)]);
 }
