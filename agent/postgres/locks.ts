@@ -20,7 +20,7 @@ export type Lock =
   | `source:${string}`
   /** A project's comparison of two databases, and one of the host's places for them. */
   | `difference:${string}`
-  /** The scratch database of a project for a comparison of schemas, and one of the host's places for them. */
+  /** The scratch database of a tenant for a comparison of schemas, and one of the host's places for them. */
   | `proof:${string}`
   /** The change that is being applied to a branch. */
   | `change:${string}`

@@ -1,5 +1,6 @@
 import { groupName } from '../../../shared/branch/login.ts';
 import { type CloneHost, createClone } from '../../cloning/create-clone.ts';
+import { readTenant } from '../../postgres/branches.ts';
 import { AS_TEXT, identifier, inDatabase, type Pool, type Session } from '../../postgres/connect.ts';
 import { dropDatabase, protectWork } from '../../postgres/databases.ts';
 import { tryLock, withLocks } from '../../postgres/locks.ts';
@@ -39,7 +40,7 @@ export interface Limits {
   signal: AbortSignal;
 }
 
-/** Scratch databases of a host. A project has one. */
+/** Scratch databases of a host. A tenant has one. */
 const PLACES = ['0', '1'];
 /** More take too long to be made again. */
 const ENTRIES_MAX = 12_000;
@@ -66,7 +67,7 @@ export async function proveStatements(
   const text = before.reduce((sum, { definition }) => sum + definition.length, 0);
   if (before.length > ENTRIES_MAX || text > TEXT_MAX) return 'too_large';
   return withLocks(host.sessions, [], async (session) => {
-    if (!(await takePlace(session, login))) return 'busy';
+    if (!(await takePlace(session, login, await readTenant(host.postgres, login.project_id)))) return 'busy';
     const until = performance.now() + Math.min(WITHIN_MS, left());
     const within = () => Math.max(1, Math.round(until - performance.now()));
     const scratch: Scratch = { host, session, login, within, signal };
@@ -75,7 +76,7 @@ export async function proveStatements(
       for (let n = 0; n < TRIES; n += 1) {
         const tried = await tryStatements(scratch, before, after, statements);
         if (tried.failed.size === 0) return { statements, left: await stillLeft(scratch, tried, after) };
-        statements = statements.filter((statement) => !tried.failed.has(statement.of));
+        statements = statements.filter((statement) => !tried.failed.has(keyOf(statement)));
       }
     } catch (error) {
       if (isTimeout(error)) return 'too_long';
@@ -89,8 +90,8 @@ export async function proveStatements(
 const isTimeout = (error: unknown) =>
   (error instanceof HostError && error.code === 'TIME_LIMIT_REACHED') || TIMED_OUT.has(sqlState(error) ?? '');
 
-async function takePlace(session: Session, { project_id, id }: ComparisonLogin): Promise<boolean> {
-  if (!(await tryLock(session, `proof:${project_id}`))) return false;
+async function takePlace(session: Session, { id }: ComparisonLogin, tenant: string): Promise<boolean> {
+  if (!(await tryLock(session, `proof:tenant ${tenant}`))) return false;
   // The removal of leftovers takes this one.
   if (!(await tryLock(session, `clone:${id}`))) return false;
   for (const place of PLACES) if (await tryLock(session, `proof:${place}`)) return true;
@@ -130,9 +131,12 @@ async function inScratch<T>(
   }
 }
 
+/** The statements of one entry are shown together, and a right by itself. */
+const keyOf = (statement: Statement): SchemaEntry | Statement => statement.of ?? statement;
+
 interface Tried {
-  /** Entries of statements that failed, or that dropped what the branch has. */
-  failed: ReadonlySet<SchemaEntry | null>;
+  /** Keys of statements that failed, or that dropped what the branch has. */
+  failed: ReadonlySet<SchemaEntry | Statement>;
   /** Entries of the schema after the statements. */
   found: SchemaEntry[];
   left: EntryPair[];
@@ -151,7 +155,8 @@ async function tryStatements(
     const now = new Map((await readKept(session)).map((row) => [row.name, row.id]));
     // Dropped and made again: rows would be lost.
     const lost = kept.filter(({ name, id }) => now.has(name) && now.get(name) !== id);
-    for (const { of, act } of statements) if (lost.length > 0 && act === 'drop') failed.add(of);
+    for (const statement of statements)
+      if (lost.length > 0 && statement.act === 'drop') failed.add(keyOf(statement));
     return { failed, unmade };
   });
   const isMade = ({ before: old, after: present }: EntryPair) =>
@@ -170,7 +175,7 @@ async function stillLeft(
   after: readonly SchemaEntry[],
 ): Promise<EntryPair[]> {
   if (left.length === 0) return left;
-  const keyOf = ({ before: old, after: present }: EntryPair) => {
+  const nameOf = ({ before: old, after: present }: EntryPair) => {
     const entry = present ?? old;
     return JSON.stringify([entry?.kind, entry?.schema, entry?.tag]);
   };
@@ -184,9 +189,9 @@ async function stillLeft(
   const different = new Set(
     pairEntries(found, again.entries)
       .filter((pair) => !isEqual(pair))
-      .map(keyOf),
+      .map(nameOf),
   );
-  return left.filter((pair) => different.has(keyOf(pair)));
+  return left.filter((pair) => different.has(nameOf(pair)));
 }
 
 async function openScratch(
@@ -244,13 +249,16 @@ function giveUp(error: unknown): false {
   return false;
 }
 
-async function run(session: Session, statements: readonly Statement[]): Promise<Set<SchemaEntry | null>> {
-  const failed = new Set<SchemaEntry | null>();
-  for (const { text, isProven, of } of statements)
-    if (isProven)
-      await session.query({ text, types: AS_TEXT }).catch((error) => {
+async function run(
+  session: Session,
+  statements: readonly Statement[],
+): Promise<Set<SchemaEntry | Statement>> {
+  const failed = new Set<SchemaEntry | Statement>();
+  for (const statement of statements)
+    if (statement.isProven)
+      await session.query({ text: statement.text, types: AS_TEXT }).catch((error) => {
         giveUp(error);
-        failed.add(of);
+        failed.add(keyOf(statement));
       });
   return failed;
 }

@@ -223,6 +223,19 @@ export function describeSchemas(servers: () => TestHost): void {
     expect(await left()).toEqual([]);
   });
 
+  test('statements that are not tried, because the tenant or the host tries others, are marked', async () => {
+    const { host, query } = stage.servers;
+    const of = async (locks: Parameters<typeof withLocks>[1]) =>
+      withLocks(host.sessions, locks, () => differenceFromTo(stage.main, here));
+    const untried = { schema_proven: false, unproven_reason: 'busy', not_modelled: [] };
+    await query("UPDATE project SET tenant = 'several' WHERE project_id = $1", [stage.project.id]);
+    for (const locks of [['proof:tenant several'], ['proof:0', 'proof:1']] as const)
+      expect(await of([...locks])).toMatchObject(untried);
+    const tried = await of(['proof:tenant another', 'proof:0']);
+    expect(tried.unproven_reason).not.toBe('busy');
+    await query('UPDATE project SET tenant = project_id::text WHERE project_id = $1', [stage.project.id]);
+  });
+
   test('comparisons of one database at the same time get their rights, and leave none', async () => {
     const { host, query } = stage.servers;
     let made = 0;
