@@ -44,9 +44,10 @@ export interface DumpOptions {
 export class DumpError extends Error {
   override readonly name = 'DumpError';
   /**
-   * `refused`: the server or libpq said why; `too_large`, `too_long`: it was ended; `stopped`: the signal was aborted.
+   * `refused`: the server or libpq said why; `too_large`, `too_long`: it was ended; `killed`: by something else on this machine;
+   * `stopped`: the signal was aborted.
    */
-  readonly reason: 'refused' | 'too_large' | 'too_long' | 'stopped';
+  readonly reason: 'refused' | 'too_large' | 'too_long' | 'killed' | 'stopped';
   /** By which its session can be found. It may still be there. */
   readonly applicationName: string;
 
@@ -216,7 +217,8 @@ async function runBounded(
       throw new DumpError('too_large', 'the schema is too large', name);
     if (/No space left on device/.test(said))
       throw new HostError('HOST_FULL', `the folder ${folder} has no room for a dump`);
-    if (code !== 0) throw new DumpError('refused', said || `pg_dump ended with ${killedBy ?? code}`, name);
+    if (killedBy) throw new DumpError('killed', `pg_dump ended with ${killedBy}`, name);
+    if (code !== 0) throw new DumpError('refused', said || `pg_dump ended with ${code}`, name);
   } finally {
     clearTimeout(timer);
     signal?.removeEventListener('abort', stop);

@@ -100,8 +100,8 @@ interface LoginDump extends Pick<DumpOptions, 'within' | 'signal' | 'snapshot'> 
 }
 
 /**
- * Dumps the schema of a database.
- * @throws HostError TIME_LIMIT_REACHED, STATEMENT_REFUSED for a schema that is too large or cannot be read
+ * Dumps the schema of a database. A whole dump has the bounds of a comparison of branches.
+ * @throws HostError TIME_LIMIT_REACHED, HOST_BUSY, STATEMENT_REFUSED for a schema that is too large or cannot be read
  */
 export async function dumpAsLogin(
   { name, project_id, settings }: Omit<ComparisonLogin, 'id'>,
@@ -128,6 +128,7 @@ export async function dumpAsLogin(
 function asRefusal(error: unknown): unknown {
   if (!(error instanceof DumpError)) return error;
   if (error.reason === 'too_large') return tooLarge();
+  if (error.reason === 'killed') return new HostError('HOST_BUSY', error.message);
   if (error.reason !== 'refused') return tookTooLong();
   const [, message = 'pg_dump has failed'] = /error: (.*)/.exec(error.message) ?? [];
   if (/lock timeout|could not obtain lock/.test(error.message)) return tookTooLong();

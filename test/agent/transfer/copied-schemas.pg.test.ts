@@ -6,6 +6,7 @@ import { runOperation } from '../../../agent/operations/handlers.ts';
 import type { MethodResult } from '../../../shared/protocol/operations.ts';
 import { connect } from '../../support/database.ts';
 import { eventually } from '../../support/eventually.ts';
+import { killDumps } from '../../support/host/dump-processes.ts';
 import { asRoot, startHost, type TestHost } from '../../support/host/host.ts';
 import {
   asClient,
@@ -95,18 +96,6 @@ async function copyInto(branch: Branch, more: object = {}): Promise<Copy> {
 }
 
 const owner = (branch: Branch, sql: string) => asClient(servers.host, 'direct', branch, 'owner', sql);
-
-/** Processes of pg_dump for this host. */
-const dumps = () =>
-  readdirSync('/proc').flatMap((name) => {
-    if (!/^\d+$/.test(name)) return [];
-    try {
-      const line = readFileSync(`/proc/${name}/cmdline`, 'utf8');
-      return line.includes(`--file=${servers.settings.STATE_DIR}/`) ? [Number(name)] : [];
-    } catch {
-      return [];
-    }
-  });
 
 /** Warnings that are right, by file. */
 const WARNED: Record<string, string> = { 'invalid-index.sql': 'public.visit_code' };
@@ -224,11 +213,7 @@ test('a copy whose dump is killed, or finds a table locked, leaves nothing here 
   const branch = await newBranch();
   await whileLocked('held', async () => {
     const copying = copyInto(branch);
-    await eventually(async () => {
-      const running = dumps();
-      expect(running).not.toEqual([]);
-      for (const pid of running) asRoot(() => process.kill(pid, 'SIGKILL'));
-    });
+    await killDumps(servers.settings);
     expect(await copying).toMatchObject({
       copied: null,
       findings: [{ severity: 'error', message: expect.stringContaining('SIGKILL') }],

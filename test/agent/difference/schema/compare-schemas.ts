@@ -12,6 +12,7 @@ import { groupName, loginName } from '../../../../shared/branch/login.ts';
 import type { SchemaDifference } from '../../../../shared/protocol/difference-operations.ts';
 import { catalogLines, differentLines } from '../../../support/catalog-lines.ts';
 import { eventually } from '../../../support/eventually.ts';
+import { killDumps } from '../../../support/host/dump-processes.ts';
 import type { TestHost } from '../../../support/host/host.ts';
 import {
   asClient,
@@ -221,6 +222,24 @@ export function describeSchemas(servers: () => TestHost): void {
     await dropLeftovers(host);
     await withLocks(host.sessions, [], dropUnusedRoles);
     expect(await left()).toEqual([]);
+  });
+
+  test('a comparison whose pg_dump is killed can be repeated, and leaves nothing', async () => {
+    const { host, query } = stage.servers;
+    const branch = await stage.project.create('db_cases_br_held', null);
+    const owner = await connect(host, 'direct', branch, 'owner');
+    await owner.query('CREATE TABLE held (id int)');
+    await owner.query('BEGIN; LOCK TABLE held');
+    const compared = differenceFromTo(branch, stage.main);
+    compared.catch(() => {});
+    await killDumps(host.settings);
+    await expect(compared).rejects.toMatchObject({ code: 'HOST_BUSY' });
+    await owner.end();
+    expect((await differenceFromTo(branch, stage.main)).changes).toContainEqual(
+      expect.objectContaining({ identity: 'public.held', change: 'dropped' }),
+    );
+    expect(await query('SELECT rolname FROM pg_roles WHERE rolvaliduntil IS NOT NULL')).toEqual([]);
+    await stage.project.drop(branch);
   });
 
   test('statements that are not tried, because the tenant or the host tries others, are marked', async () => {
