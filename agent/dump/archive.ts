@@ -27,12 +27,8 @@ export interface ArchiveEntry {
   accessMethod: string | null;
 }
 
-export interface Archive {
-  /** Of the server that was dumped, as it said. */
-  serverVersion: string;
-  /** In an order in which they can be made. */
-  entries: readonly ArchiveEntry[];
-}
+/** In an order in which they can be made. */
+export type Archive = readonly ArchiveEntry[];
 
 /** It is no archive, or one of a version that this reader does not know. */
 export class ArchiveError extends Error {
@@ -45,6 +41,8 @@ const VERSION = '1.16';
 /** `archTar`: what a directory writes into its table of contents. */
 const FORMAT = 3;
 const DIRECTORY_FORMAT = 5;
+/** Entries of no object: settings of the dump and the database itself. */
+const HEADERS = new Set(['ENCODING', 'STDSTRINGS', 'SEARCHPATH', 'DATABASE', 'DATABASE PROPERTIES']);
 const SECTIONS: readonly ArchiveEntry['section'][] = ['none', 'none', 'pre-data', 'data', 'post-data'];
 /** `sec, min, hour, mday, mon, year, isdst` of its making. */
 const TIMES = 7;
@@ -109,11 +107,10 @@ export function readArchive(toc: Buffer): Archive {
   // How it is compressed.
   reader.byte();
   for (let at = 0; at < TIMES; at += 1) reader.int();
-  reader.string();
-  const serverVersion = reader.string() ?? '';
-  reader.string();
+  // The database, and the versions of the server and of the program.
+  for (let at = 0; at < 3; at += 1) reader.string();
   const entries = Array.from({ length: Math.max(0, reader.int()) }, () => readEntry(reader));
-  return { serverVersion, entries };
+  return entries.filter(({ kind }) => !HEADERS.has(kind));
 }
 
 function readEntry(reader: Reader): ArchiveEntry {

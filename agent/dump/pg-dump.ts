@@ -31,10 +31,8 @@ export interface DumpOptions {
   role?: string;
   /** Schemas and tables that it neither locks nor reads. */
   excluded?: { schemas: readonly string[]; tables: readonly (readonly [schema: string, name: string])[] };
-  /** Also what belongs to a server, as a comparison needs it: publications and security labels. */
-  ofServer?: boolean;
-  /** Also who may do what. */
-  privileges?: boolean;
+  /** Also rights, publications and security labels, as a comparison needs them. */
+  isWhole?: boolean;
   /** Milliseconds. */
   within: number;
   signal?: AbortSignal;
@@ -156,7 +154,7 @@ const inFilter = (name: string) => `"${name.replaceAll('"', '""')}"`;
 
 async function argumentsOf(
   folder: string,
-  { snapshot, role, excluded, ofServer = false, privileges = false }: DumpOptions,
+  { snapshot, role, excluded, isWhole = false }: DumpOptions,
 ): Promise<string[]> {
   const { schemas = [], tables = [] } = excluded ?? {};
   const lines = [
@@ -167,9 +165,10 @@ async function argumentsOf(
   return [
     ...['--format=directory', `--file=${join(folder, 'archive')}`, '--compress=none', '--no-sync'],
     ...['--schema-only', '--no-statistics', '--no-owner', '--no-tablespaces'],
-    ...(privileges ? [] : ['--no-privileges']),
     ...['--encoding=UTF8', `--lock-wait-timeout=${LOCK_WITHIN}`, '--no-password'],
-    ...(ofServer ? [] : ['--no-publications', '--no-subscriptions', '--no-security-labels']),
+    ...(isWhole
+      ? []
+      : ['--no-privileges', '--no-publications', '--no-subscriptions', '--no-security-labels']),
     ...(lines.length > 0 ? [`--filter=${join(folder, 'filter')}`] : []),
     ...(snapshot == null ? [] : [`--snapshot=${snapshot}`]),
     ...(role === undefined ? [] : [`--role=${role}`]),

@@ -29,12 +29,9 @@ export interface Choice {
   leftAlone?: ReadonlySet<string>;
 }
 
-/** What belongs to a server or to its roles. Nobody misses it in a copy. */
-const OF_SERVER =
-  /^(?:ENCODING|STDSTRINGS|SEARCHPATH|DATABASE|ACL|DEFAULT ACL|BLOB|LARGE OBJECT|PUBLICATION|SUBSCRIPTION|SECURITY LABEL|USER MAPPING|TABLESPACE|TABLE DATA|SEQUENCE SET|STATISTICS DATA)\b/;
 /** What an owner of a branch cannot make. */
 const NOT_ALLOWED = new Set([
-  ...['EVENT TRIGGER', 'FOREIGN DATA WRAPPER', 'SERVER', 'FOREIGN TABLE'],
+  ...['EVENT TRIGGER', 'FOREIGN DATA WRAPPER', 'SERVER', 'USER MAPPING', 'FOREIGN TABLE'],
   ...['PROCEDURAL LANGUAGE', 'ACCESS METHOD', 'TRANSFORM'],
 ]);
 const INDEXING = new Set(['INDEX', 'CONSTRAINT']);
@@ -128,8 +125,7 @@ function unusedSequences(entries: readonly ArchiveEntry[], gone: ReadonlySet<num
 }
 
 /** What is made, in which order, and what is left out. */
-export function planRestore({ entries }: Archive, { tables, policies, leftAlone }: Choice): RestorePlan {
-  const ofServer = new Set(entries.filter(({ kind }) => OF_SERVER.test(kind)).map(({ id }) => id));
+export function planRestore(entries: Archive, { tables, policies, leftAlone }: Choice): RestorePlan {
   const ofRoles = new Set(policies.map(([schema, tag]) => keyOf(schema, tag)));
   const notHere = entries
     .filter(
@@ -143,11 +139,7 @@ export function planRestore({ entries }: Archive, { tables, policies, leftAlone 
     for (const more of withDependents(entries, [id])) unchosen.add(more);
   const removed = withDependents(entries, notHere);
   const isMade = (entry: ArchiveEntry) =>
-    entry.definition !== '' &&
-    !isThere(entry) &&
-    !ofServer.has(entry.id) &&
-    !unchosen.has(entry.id) &&
-    !removed.has(entry.id);
+    entry.definition !== '' && !isThere(entry) && !unchosen.has(entry.id) && !removed.has(entry.id);
   const made = entries.filter(isMade);
   const plan: RestorePlan = {
     first: [],

@@ -507,7 +507,6 @@ class Load {
     const dumped = await dumpAsLogin(login, loadDatabaseName(job_id), {
       within: SCHEMA_WITHIN_MS,
       signal: this.#stop.signal,
-      isWhole: false,
     });
     const here = copiedSchema(dumped, { tables: null, policies: [] }).entries;
     const known = await readLeft(

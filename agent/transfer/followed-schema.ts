@@ -37,7 +37,7 @@ const FORCED = /\nALTER TABLE ONLY (?:[^\n"]|"(?:[^"]|"")*")+ FORCE ROW LEVEL SE
 export function copiedSchema(archive: Archive, choice: Choice): CopiedSchema {
   const { first, indexes, last, policies } = planRestore(archive, choice);
   const made = new Set([first, indexes.flat(), last, policies].flat());
-  const entries = schemaEntries(archive.entries.filter((entry) => made.has(entry)));
+  const entries = schemaEntries(archive.filter((entry) => made.has(entry)));
   const forced: Named[] = [];
   for (const entry of entries) {
     if (entry.kind !== 'TABLE' || !FORCED.test(entry.definition)) continue;

@@ -113,7 +113,7 @@ async function readBranch(
   { project_id, database }: Followed,
 ): Promise<SchemaEntry[]> {
   const dumped = await withComparisonLogin({ settings, postgres }, project_id, [database], (login) =>
-    dumpAsLogin(login, database, { within: COMPARE_WITHIN_MS, isWhole: false }),
+    dumpAsLogin(login, database, { within: COMPARE_WITHIN_MS }),
   );
   return copiedSchema(dumped, { tables: null, policies: [] }).entries;
 }

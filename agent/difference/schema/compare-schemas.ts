@@ -186,11 +186,11 @@ function inSchema<T>(
       'SELECT pg_catalog.pg_export_snapshot() AS snapshot',
     );
     const snapshot = rows[0]?.snapshot ?? null;
-    const { entries } = await DUMPS.get(login.project_id, await databasePrint(session, 'schema'), () =>
+    const archive = await DUMPS.get(login.project_id, await databasePrint(session, 'schema'), () =>
       dumpAsLogin(login, database, { within: READ_WITHIN_MS, signal, isWhole: true, snapshot }),
     );
     return action({
-      entries: schemaEntries(entries),
+      entries: schemaEntries(archive),
       facts: (oids) => readFacts(session, oids),
       rights: () => readRights(session, owner),
     });

@@ -94,11 +94,6 @@ export async function removeLogin(db: Queryable, name: string): Promise<void> {
 const OBJECTS_MAX = 25_000;
 const TEXT_MAX = 16 * 2 ** 20;
 
-interface LoginDump extends Pick<DumpOptions, 'within' | 'signal' | 'snapshot'> {
-  /** With rights, publications and security labels, within the bounds of a comparison of branches. */
-  isWhole: boolean;
-}
-
 /**
  * Dumps the schema of a database. A whole dump has the bounds of a comparison of branches.
  * @throws HostError TIME_LIMIT_REACHED, HOST_BUSY, STATEMENT_REFUSED for a schema that is too large or cannot be read
@@ -106,7 +101,7 @@ interface LoginDump extends Pick<DumpOptions, 'within' | 'signal' | 'snapshot'> 
 export async function dumpAsLogin(
   { name, project_id, settings }: Omit<ComparisonLogin, 'id'>,
   database: string,
-  { isWhole, ...bounds }: LoginDump,
+  { isWhole = false, ...bounds }: Pick<DumpOptions, 'within' | 'signal' | 'snapshot' | 'isWhole'>,
 ): Promise<Archive> {
   const variables = {
     PGHOST: settings.POSTGRES_SOCKET_DIR,
@@ -116,12 +111,11 @@ export async function dumpAsLogin(
     PGAPPNAME: COMPARING,
   };
   const role = groupName(project_id, 'owner');
-  const options = { ...bounds, role, ofServer: isWhole, privileges: isWhole };
-  const archive = await dumpSchema(settings, { variables }, options).catch((error) => {
+  const archive = await dumpSchema(settings, { variables }, { ...bounds, role, isWhole }).catch((error) => {
     throw asRefusal(error);
   });
-  const text = archive.entries.reduce((sum, { definition }) => sum + definition.length, 0);
-  if (isWhole && (archive.entries.length > OBJECTS_MAX || text > TEXT_MAX)) throw tooLarge();
+  const text = archive.reduce((sum, { definition }) => sum + definition.length, 0);
+  if (isWhole && (archive.length > OBJECTS_MAX || text > TEXT_MAX)) throw tooLarge();
   return archive;
 }
 

@@ -7,8 +7,8 @@ const KEPT_MAX = 32 * 2 ** 20;
 /** Characters that stand for the other fields of an entry. */
 const ENTRY_SIZE = 500;
 
-const sizeOf = ({ entries }: Archive) =>
-  entries.reduce((sum, { definition }) => sum + definition.length + ENTRY_SIZE, 0);
+const sizeOf = (archive: Archive) =>
+  archive.reduce((sum, { definition }) => sum + definition.length + ENTRY_SIZE, 0);
 
 export class DumpCache {
   /** By project and print, the one that was used last at the end. */

@@ -123,8 +123,8 @@ async function inScratch<T>(
     };
     return await host.excesses.during(database, 'a statement of the schema difference', async () => {
       const result = await inComparison(host, login, database, { within: within(), options }, action);
-      const { entries } = await dumpAsLogin(login, database, { within: within(), signal, isWhole: true });
-      return { result, entries: schemaEntries(entries) };
+      const archive = await dumpAsLogin(login, database, { within: within(), signal, isWhole: true });
+      return { result, entries: schemaEntries(archive) };
     });
   } finally {
     await dropDatabase(session, database);

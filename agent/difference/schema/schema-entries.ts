@@ -14,17 +14,6 @@ export interface SchemaEntry extends Omit<ArchiveEntry, 'dependencies' | 'defini
   part: SchemaEntry | null;
 }
 
-/** Without a state of a schema, or with one of the server. */
-const SKIPPED = new Set([
-  'ENCODING',
-  'STDSTRINGS',
-  'SEARCHPATH',
-  'DATABASE',
-  'DATABASE PROPERTIES',
-  'BLOB',
-  'BLOB METADATA',
-]);
-
 /** Rights and marks that the platform sets: those of the database itself, and of PostgreSQL's own functions. */
 const isOfPlatform = ({ kind, schema, tag }: Pick<ArchiveEntry, 'kind' | 'schema' | 'tag'>): boolean =>
   ['ACL', 'COMMENT', 'SECURITY LABEL'].includes(kind) &&
@@ -51,7 +40,7 @@ export function schemaEntries(entries: readonly ArchiveEntry[]): SchemaEntry[] {
   const byId = new Map<number, SchemaEntry>();
   const found = new Set<SchemaEntry>();
   for (const entry of entries) {
-    if (SKIPPED.has(entry.kind) || isOfPlatform(entry)) continue;
+    if (isOfPlatform(entry)) continue;
     const part = relationOf(entry, byId);
     if (entry.kind === 'RULE' && part?.kind === 'VIEW' && entry.tag === `${part.tag} ${RETURN_RULE}`) {
       part.definition = entry.definition.replace('CREATE OR REPLACE VIEW', 'CREATE VIEW');

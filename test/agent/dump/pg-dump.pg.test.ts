@@ -50,7 +50,7 @@ afterAll(async () => {
 const dump = (options: Partial<DumpOptions> = {}, to = connection) =>
   dumpSchema({ STATE_DIR: folder, POSTGRES_BIN: findTools() }, to, { within: 60_000, ...options });
 const tags = async (options: Partial<DumpOptions> = {}) =>
-  (await dump(options)).entries.flatMap(({ kind, tag }) => (kind === 'TABLE' ? [tag] : [])).toSorted();
+  (await dump(options)).flatMap(({ kind, tag }) => (kind === 'TABLE' ? [tag] : [])).toSorted();
 const left = () => readdirSync(join(folder, 'dumps'));
 /** Locks the table until the returned function is called. */
 async function locked(): Promise<() => Promise<void>> {

@@ -101,10 +101,10 @@ test('every catalog that pg_dump reads is in the print', async () => {
     PGSSLMODE: 'require',
     PGAPPNAME: 'dump',
   };
-  const { entries } = await dumpSchema(
+  const entries = await dumpSchema(
     { STATE_DIR: folder, POSTGRES_BIN: findTools() },
     { variables, password },
-    { within: 60_000, privileges: true, ofServer: true },
+    { within: 60_000, isWhole: true },
   );
   await source.run(`alter role ${user} nosuperuser`);
   expect(new Set(entries.map(({ kind }) => kind)).size).toBeGreaterThan(40);
