@@ -264,6 +264,8 @@ const differences = (a: Column, b: Column) =>
   Object.entries(COMPARED).flatMap(([detail, of]) => (same(of(a), of(b)) ? [] : [detail]));
 
 const sameBound = (a: Bound, b: Bound) => a.definition === b.definition && a.isValid === b.isValid;
+const becomesValid = (a: Bound | undefined, b: Bound | undefined) =>
+  a && b && !a.isValid && b.isValid && a.definition.replace(/ NOT VALID$/, '') === b.definition;
 
 /** Checks, and the constraints of NOT NULL. */
 function alterBounds(
@@ -289,12 +291,7 @@ function alterBounds(
     if (next && sameBound(bound, next)) continue;
     if (!next) listed(bound, 'dropped');
     if ((ofParent && bound.isInherited) || isOfColumn(bound, columns)) continue;
-    const becomesValid =
-      next &&
-      !bound.isValid &&
-      next.isValid &&
-      bound.definition.replace(/ NOT VALID$/, '') === next.definition;
-    if (!becomesValid) found.first.push(`${table} DROP CONSTRAINT ${identifier(bound.name)}`);
+    if (!becomesValid(bound, next)) found.first.push(`${table} DROP CONSTRAINT ${identifier(bound.name)}`);
   }
   for (const bound of present.values()) {
     const known = old.get(bound.name);
@@ -302,13 +299,8 @@ function alterBounds(
     listed(bound, known ? 'changed' : 'added');
     if ((ofParent && bound.isInherited) || own.bounds.has(bound.name)) continue;
     if (bound.column !== null && isOfColumn(bound, olds) && bound.isValid) continue;
-    const becomesValid =
-      known &&
-      !known.isValid &&
-      bound.isValid &&
-      known.definition.replace(/ NOT VALID$/, '') === bound.definition;
     found.next.push(
-      becomesValid
+      becomesValid(known, bound)
         ? `${table} VALIDATE CONSTRAINT ${identifier(bound.name)}`
         : `${table} ADD CONSTRAINT ${identifier(bound.name)} ${bound.definition}`,
     );

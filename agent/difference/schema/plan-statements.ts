@@ -7,7 +7,6 @@ import {
   isEqual,
   isIdentity,
   pairEntries,
-  RELATIONS,
   type SchemaEntry,
 } from './schema-entries.ts';
 import type { RelationFacts, SchemaFacts } from './schema-facts.ts';
@@ -35,25 +34,8 @@ export interface SchemaPlan {
   alterations: ReadonlyMap<SchemaEntry, Alteration>;
 }
 
-/** Differences of the definition are applied by altering, with facts of the catalogs. */
-const ALTERED = new Set([
-  'TABLE',
-  'TYPE',
-  'DOMAIN',
-  'SEQUENCE',
-  'VIEW',
-  'FUNCTION',
-  'PROCEDURE',
-  'SEQUENCE OWNED BY',
-  'DEFAULT',
-  'COMMENT',
-  'ROW SECURITY',
-  'ACL',
-  'DEFAULT ACL',
-  'INDEX ATTACH',
-  'SCHEMA',
-  'EXTENSION',
-]);
+/** They are altered by facts of the catalogs. */
+const ALTERED_BY_FACTS = new Set(['TABLE', 'FOREIGN TABLE', 'VIEW', 'SEQUENCE', 'TYPE', 'DOMAIN']);
 /** Their catalogs say what is granted. */
 const RIGHTS = new Set(['ACL', 'DEFAULT ACL']);
 /** What rows are in is never dropped unless the branch has dropped it. */
@@ -77,24 +59,13 @@ const DROPPED_LAST = new Set([
   'LANGUAGE',
   'SHELL TYPE',
 ]);
-/** They stay when their relation is made again with another definition. */
-const GOES_WITH_RELATION = new Set([
-  'DEFAULT',
-  'CONSTRAINT',
+/** Kinds that are dropped with an object of which they are no part. */
+const GOES_WITH_OTHER = new Set([
   'CHECK CONSTRAINT',
-  'TRIGGER',
-  'RULE',
-  'POLICY',
-  'INDEX',
-  'COMMENT',
-  'ACL',
-  'ROW SECURITY',
-  'SECURITY LABEL',
-  'SEQUENCE OWNED BY',
-  'FK CONSTRAINT',
   'INDEX ATTACH',
   'TABLE ATTACH',
   'PUBLICATION TABLE',
+  'SEQUENCE',
 ]);
 
 const nameOf = ({ schema, tag }: Pick<SchemaEntry, 'schema' | 'tag'>) =>
@@ -110,7 +81,7 @@ export function factsNeeded(pairs: readonly EntryPair[], side: 'before' | 'after
   return differentPairs(pairs).flatMap((pair) => {
     const entry = pair[side];
     const isNeeded = entry && pair.before && pair.after && entry.oid > 0;
-    return isNeeded && (ALTERED.has(entry.kind) || RELATIONS.has(entry.kind)) ? [entry.oid] : [];
+    return isNeeded && ALTERED_BY_FACTS.has(entry.kind) ? [entry.oid] : [];
   });
 }
 
@@ -245,8 +216,6 @@ class Planner {
           ]);
         return;
       }
-      case 'SCHEMA':
-      case 'EXTENSION':
       case 'DEFAULT':
       case 'COMMENT':
       case 'ROW SECURITY':
@@ -321,12 +290,8 @@ class Planner {
     const whole = entry.kind === 'CONSTRAINT' && this.#needs(entry).find(({ kind }) => kind === 'CONSTRAINT');
     if (whole && this.#dropped.has(whole)) return whole;
     if (entry.part) return entry.part;
-    if (!GOES_WITH_RELATION.has(entry.kind) && entry.kind !== 'SEQUENCE') return null;
-    for (const id of entry.dependencies) {
-      const found = this.#olds.get(id);
-      if (found && found !== entry && this.#dropped.has(found)) return found;
-    }
-    return null;
+    if (!GOES_WITH_OTHER.has(entry.kind)) return null;
+    return this.#needs(entry).find((found) => found !== entry && this.#dropped.has(found)) ?? null;
   }
 
   #dropText(entry: SchemaEntry): string | null {

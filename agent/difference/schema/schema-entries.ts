@@ -19,7 +19,7 @@ const isOfPlatform = ({ kind, schema, tag }: Pick<ArchiveEntry, 'kind' | 'schema
   ['ACL', 'COMMENT', 'SECURITY LABEL'].includes(kind) &&
   (schema === 'pg_catalog' || (schema === null && tag.startsWith('DATABASE ')));
 
-export const RELATIONS = new Set(['TABLE', 'VIEW', 'MATERIALIZED VIEW', 'FOREIGN TABLE']);
+const RELATIONS = new Set(['TABLE', 'VIEW', 'MATERIALIZED VIEW', 'FOREIGN TABLE']);
 /** Kinds whose tag begins with that of their relation. */
 const WITH_RELATION = new Set([
   'DEFAULT',
