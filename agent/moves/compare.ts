@@ -63,14 +63,10 @@ async function compareAll(
   subscription: Subscription,
   onProgress: OnProgress | undefined,
 ): Promise<NonNullable<Comparison['compared']>> {
-  const { source, tls } = subscription;
   const names = await followedTables(host, followed);
-  const listed = await inSource(
-    host.settings,
-    source,
-    SESSION_WITHIN_MS,
-    async ({ session }) => ((await hasSchemaOfCopy(followed, session)) ? listTables(session, names) : null),
-    { tls },
+  const bounds = { within: SESSION_WITHIN_MS };
+  const listed = await inSource(host.settings, subscription.source, bounds, async ({ session }) =>
+    (await hasSchemaOfCopy(followed, session)) ? listTables(session, names) : null,
   );
   if (!listed.ok) throw new Refused(listed.failure);
   if (!listed.value) throw new Refused(OTHER_SCHEMA);
@@ -90,9 +86,9 @@ async function compareOne(
   table: CopiedTable,
 ): Promise<number> {
   const { settings } = host;
-  const { source, tls } = subscription;
+  const { source } = subscription;
   for (let tries = 1; ; tries += 1) {
-    const theirs = await openSnapshotSession(settings, source, tls, null, 'rows').catch((error) => {
+    const theirs = await openSnapshotSession(settings, source, null, 'rows').catch((error) => {
       throw error instanceof Error ? new Refused(findingOf(error)) : error;
     });
     try {
@@ -125,7 +121,7 @@ const notComparable = (table: CopiedTable) =>
  */
 async function atOneCommit(
   { settings, postgres }: FollowHost,
-  { source, tls, oid }: Subscription,
+  { source, oid }: Subscription,
   table: CopiedTable,
   [theirs, ours]: readonly [Session, Session],
 ): Promise<boolean> {
@@ -133,25 +129,20 @@ async function atOneCommit(
     const lsn = await flushWal(theirs, source.database);
     return (await pollUntil(() => hasApplied(postgres, oid, lsn), time)) === true;
   };
-  const done = await inSource(
-    settings,
-    source,
-    SESSION_WITHIN_MS,
-    async ({ session }) => {
-      if (!(await isApplied(CAUGHT_UP))) return false;
-      await session.query(`BEGIN; SET LOCAL lock_timeout = ${LOCK_WITHIN_MS}`);
-      try {
-        await session.query(`LOCK TABLE ONLY ${tableName(table)} IN SHARE MODE`);
-      } catch (error) {
-        if (sqlState(error) !== LOCK_NOT_AVAILABLE) throw error;
-        return false;
-      }
-      if (!(await isApplied(APPLIED))) return false;
-      await Promise.all([theirs.query('SELECT'), ours.query('SELECT')]);
-      return true;
-    },
-    { mode: 'change', tls },
-  );
+  const bounds = { within: SESSION_WITHIN_MS, mode: 'change' } as const;
+  const done = await inSource(settings, source, bounds, async ({ session }) => {
+    if (!(await isApplied(CAUGHT_UP))) return false;
+    await session.query(`BEGIN; SET LOCAL lock_timeout = ${LOCK_WITHIN_MS}`);
+    try {
+      await session.query(`LOCK TABLE ONLY ${tableName(table)} IN SHARE MODE`);
+    } catch (error) {
+      if (sqlState(error) !== LOCK_NOT_AVAILABLE) throw error;
+      return false;
+    }
+    if (!(await isApplied(APPLIED))) return false;
+    await Promise.all([theirs.query('SELECT'), ours.query('SELECT')]);
+    return true;
+  });
   if (!done.ok) throw new Refused(done.failure);
   return done.value;
 }

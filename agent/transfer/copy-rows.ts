@@ -7,7 +7,7 @@ import { identifier, inTransaction, literal, type Session } from '../postgres/co
 import { FIRST_OWN, noMember, OWN_SCHEMA } from '../postgres/own-objects.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
-import { finding, Refused, short } from './source-address.ts';
+import { finding, numberOf, Refused, short } from './source-address.ts';
 
 /** A table whose rows are copied: a partition is one, a partitioned table is not. */
 export interface CopiedTable {
@@ -115,9 +115,6 @@ export async function listTables(
       isBinary: is_binary,
     }));
 }
-
-/** A server that claims to be PostgreSQL may send anything as a number. */
-const numberOf = (value: unknown) => Math.max(0, Math.min(Number(value) || 0, Number.MAX_SAFE_INTEGER));
 
 export const tableName = ({ schema, name }: Pick<CopiedTable, 'schema' | 'name'>): string =>
   `${identifier(schema)}.${identifier(name)}`;
@@ -227,13 +224,10 @@ export async function readSequences(session: Session): Promise<SequenceValue[]> 
           `SELECT ${literal(schema)} AS schema, ${literal(name)} AS name, last_value::text AS last_value, is_called FROM ${tableName({ schema, name })}`,
       );
     const { rows } = await atSource(session.query<SequenceValue>(texts.join(' UNION ALL ')));
-    values.push(...rows.map((row) => ({ ...row, is_called: isTrue(row.is_called) })));
+    values.push(...rows.map((row) => ({ ...row, is_called: row.is_called === true })));
   }
   return values;
 }
-
-/** Some sessions have every value as text. */
-const isTrue = (value: unknown) => value === true || value === 't' || value === 'true';
 
 const PER_STATEMENT = 500;
 

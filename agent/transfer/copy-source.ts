@@ -69,14 +69,7 @@ import {
   type SchemaFacts,
 } from './source-schema.ts';
 import { findingOf, inSource, openReplicationSession, openSnapshotSession } from './source-session.ts';
-import {
-  dropAtSource,
-  dropSlot,
-  makePublications,
-  makeSlot,
-  type PublishedTable,
-  type SlotNames,
-} from './source-slot.ts';
+import { dropAtSource, dropSlot, makePublications, makeSlot, type SlotNames } from './source-slot.ts';
 
 /** Requirements for the copy of a source. */
 export interface CopyHost extends ProbeHost, CloneHost {
@@ -260,10 +253,7 @@ class Load {
   readonly #host: CopyHost;
   readonly #params: CopyParams;
   readonly #source: Source;
-  readonly #tls: Parameters<typeof openSnapshotSession>[2];
-  readonly #chosen: readonly [schema: string, name: string][];
-  readonly #published: readonly PublishedTable[];
-  readonly #leftAlone: LeftAlone;
+  readonly #examined: Examined;
   readonly #stop: AbortController;
   readonly #phases: CopyPhases;
   readonly #onProgress: OnProgress | undefined;
@@ -282,10 +272,7 @@ class Load {
     this.#host = host;
     this.#params = params;
     this.#source = examined.source;
-    this.#tls = examined.probe.source.tls;
-    this.#chosen = examined.tables;
-    this.#published = examined.published;
-    this.#leftAlone = examined.leftAlone;
+    this.#examined = examined;
     this.#stop = stop;
     this.#phases = phases;
     this.#onProgress = onProgress;
@@ -319,7 +306,7 @@ class Load {
   async #dropSlot(): Promise<void> {
     const { follow, job_id } = this.#params;
     if (!follow) return;
-    const dropped = await dropAtSource(this.#host.settings, this.#source, follow, this.#tls);
+    const dropped = await dropAtSource(this.#host.settings, this.#source, follow);
     if (!dropped.ok) this.#host.log('follow.left_at_source', { job_id, reason: dropped.failure.message });
   }
 
@@ -330,20 +317,15 @@ class Load {
    */
   async #makeSlot({ slot, publication }: SlotNames): Promise<{ snapshot: string; print: string | null }> {
     const { mustBeComplete } = policyOf(this.#params);
-    const made = await inSource(
-      this.#host.settings,
-      this.#source,
-      PUBLISH_WITHIN_MS,
-      async ({ session }) => {
-        await dropSlot(session, { slot, publication });
-        // Changes are decoded with the catalog of their time, so the publication has to be older than the slot.
-        if (publication === null) await makePublications(session, slot, this.#published);
-        return mustBeComplete ? databasePrint(session, 'schema') : null;
-      },
-      { mode: 'change', tls: this.#tls },
-    );
+    const bounds = { within: PUBLISH_WITHIN_MS, mode: 'change' } as const;
+    const made = await inSource(this.#host.settings, this.#source, bounds, async ({ session }) => {
+      await dropSlot(session, { slot, publication });
+      // Changes are decoded with the catalog of their time, so the publication has to be older than the slot.
+      if (publication === null) await makePublications(session, slot, this.#examined.published);
+      return mustBeComplete ? databasePrint(session, 'schema') : null;
+    });
     if (!made.ok) throw new Refused(made.failure);
-    const opened = await atSource(openReplicationSession(this.#host.settings, this.#source, this.#tls));
+    const opened = await atSource(openReplicationSession(this.#host.settings, this.#source));
     this.#ends.push(opened.end);
     return { snapshot: await atSource(makeSlot(opened.session, slot)), print: made.value };
   }
@@ -401,9 +383,7 @@ class Load {
 
   async #openSource(snapshot: string | null, reads: 'catalog' | 'rows'): Promise<Session> {
     this.#stop.signal.throwIfAborted();
-    const opened = await atSource(
-      openSnapshotSession(this.#host.settings, this.#source, this.#tls, snapshot, reads),
-    );
+    const opened = await atSource(openSnapshotSession(this.#host.settings, this.#source, snapshot, reads));
     this.#ends.push(opened.end);
     this.#stop.signal.throwIfAborted();
     return opened.session;
@@ -434,9 +414,9 @@ class Load {
     const facts = await readSchemaFacts(source);
     const archive = await this.#dumpSchema(snapshot, facts);
     const choice: Choice = {
-      tables: this.#params.tables === null ? null : this.#chosen,
+      tables: this.#params.tables === null ? null : this.#examined.tables,
       policies: sameRoles ? [] : facts.policies,
-      leftAlone: this.#leftAlone.objects,
+      leftAlone: this.#examined.leftAlone.objects,
     };
     const plan = planRestore(archive, choice);
     const [missing] = mustBeComplete ? plan.leftOut : [];
@@ -449,7 +429,9 @@ class Load {
       );
     const tables = await listTables(
       source,
-      follow ? this.#published.map(({ schema, name }) => [schema, name] as const) : this.#chosen,
+      follow
+        ? this.#examined.published.map(({ schema, name }) => [schema, name] as const)
+        : this.#examined.tables,
     );
     this.#awaitSource(null);
     await this.#makeEntries(target, plan.first, NO_PATH);
@@ -518,12 +500,12 @@ class Load {
 
   /** @param snapshot in which the rows are read too */
   #dumpSchema(snapshot: string, facts: SchemaFacts): Promise<Archive> {
-    const tables = this.#params.tables === null ? null : this.#chosen;
-    return dumpSource(this.#host.settings, this.#source, this.#tls, {
+    const tables = this.#params.tables === null ? null : this.#examined.tables;
+    return dumpSource(this.#host.settings, this.#source, {
       snapshot,
       within: SCHEMA_WITHIN_MS,
       signal: this.#stop.signal,
-      excluded: excludedOf(facts, tables, this.#leftAlone),
+      excluded: excludedOf(facts, tables, this.#examined.leftAlone),
     });
   }
 

@@ -39,6 +39,7 @@ type CutOver = MethodResult<'follow.cutover'>;
 type Outcome = NonNullable<Followed['outcome']>;
 
 const CHANGE_WITHIN_MS = 20_000;
+const CHANGING = { within: CHANGE_WITHIN_MS, mode: 'change' } as const;
 /** Changes that were not applied before the writes were refused. */
 const APPLIED = { within: 60_000, every: 4 };
 const LOOK_AT_SLOT_EVERY_MS = 1_000;
@@ -180,38 +181,28 @@ const OVERRIDING = `SELECT rolname::text AS login FROM pg_db_role_setting AS own
       AND split_part(entry, '=', 2) NOT IN ('on', 'true', 'yes', '1'))`;
 
 /** Refuses new writes at the source: its sessions begin read-only, and those that are open end. */
-async function refuseWrites(
-  host: FollowHost,
-  followed: Followed,
-  { source, tls }: Subscription,
-): Promise<void> {
+async function refuseWrites(host: FollowHost, followed: Followed, { source }: Subscription): Promise<void> {
   await host.postgres.query(
     'UPDATE following SET refused_at = coalesce(refused_at, clock_timestamp()) WHERE branch_id = $1',
     [followed.branch_id],
   );
   const name = identifier(source.database);
-  const refused = await inSource(
-    host.settings,
-    source,
-    CHANGE_WITHIN_MS,
-    async ({ session }) => {
-      const overriding = (await session.query<{ login: string }>(OVERRIDING)).rows.map(({ login }) => login);
-      if (overriding.length > 0) return { overriding, open: [] };
-      await session.query(`ALTER DATABASE ${name} SET default_transaction_read_only = on`);
-      const open = async () =>
-        (
-          await session.query<{ login: string }>(
-            `SELECT usename::text AS login,
+  const refused = await inSource(host.settings, source, CHANGING, async ({ session }) => {
+    const overriding = (await session.query<{ login: string }>(OVERRIDING)).rows.map(({ login }) => login);
+    if (overriding.length > 0) return { overriding, open: [] };
+    await session.query(`ALTER DATABASE ${name} SET default_transaction_read_only = on`);
+    const open = async () =>
+      (
+        await session.query<{ login: string }>(
+          `SELECT usename::text AS login,
                CASE WHEN NOT usesuper AND (pg_has_role(usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
                  THEN pg_terminate_backend(pid) END ${OTHERS}`,
-          )
-        ).rows.map(({ login }) => login);
-      const haveEnded = async () => (await open()).length === 0;
-      const isOver = await pollUntil(haveEnded, { within: CHANGE_WITHIN_MS / 2, every: 20 });
-      return { overriding, open: isOver ? [] : [...new Set(await open())] };
-    },
-    { mode: 'change', tls },
-  );
+        )
+      ).rows.map(({ login }) => login);
+    const haveEnded = async () => (await open()).length === 0;
+    const isOver = await pollUntil(haveEnded, { within: CHANGE_WITHIN_MS / 2, every: 20 });
+    return { overriding, open: isOver ? [] : [...new Set(await open())] };
+  });
   const statement = `ALTER DATABASE ${name} SET default_transaction_read_only = on; SELECT pg_terminate_backend(pid) ${OTHERS.replaceAll(/\s+/g, ' ')}`;
   const message =
     'Writes could not be refused at the source. Stop everything that writes there, or run the statement as its owner, and cut over with writes_stopped.';
@@ -248,14 +239,9 @@ async function acceptWrites(host: FollowHost, followed: Followed): Promise<void>
   const [present] = await readFollowed(host.postgres, { branch_id: followed.branch_id });
   const subscription = await readSubscription(host.postgres, followed);
   if (present?.refused_at && subscription) {
-    const { source, tls } = subscription;
-    const accepted = await inSource(
-      host.settings,
-      source,
-      CHANGE_WITHIN_MS,
-      ({ session }) =>
-        session.query(`ALTER DATABASE ${identifier(source.database)} RESET default_transaction_read_only`),
-      { mode: 'change', tls },
+    const { source } = subscription;
+    const accepted = await inSource(host.settings, source, CHANGING, ({ session }) =>
+      session.query(`ALTER DATABASE ${identifier(source.database)} RESET default_transaction_read_only`),
     );
     if (!accepted.ok) throw new HostError('POSTGRES_UNAVAILABLE', `the source: ${accepted.failure.message}`);
   }
@@ -273,30 +259,25 @@ async function acceptWrites(host: FollowHost, followed: Followed): Promise<void>
 async function untilApplied(
   host: FollowHost,
   followed: Followed,
-  { source, tls, oid }: Subscription,
+  { source, oid }: Subscription,
   untilLsn: string | undefined,
 ): Promise<Awaited<ReturnType<typeof readSequences>>> {
-  const read = await inSource(
-    host.settings,
-    source,
-    APPLIED.within + CHANGE_WITHIN_MS,
-    async ({ session }) => {
-      const lsn = untilLsn ?? (await writtenLsn(session));
-      let lookAt = performance.now() + LOOK_AT_SLOT_EVERY_MS;
-      const isApplied = async () => {
-        if (await hasApplied(host.postgres, oid, lsn)) return 'applied';
-        if (await isCancelled(host, followed)) return CANCELLED;
-        if (performance.now() < lookAt) return null;
-        lookAt = performance.now() + LOOK_AT_SLOT_EVERY_MS;
-        return (await readSlot(session, followed.slot)).isLost ? lostSlot(followed) : null;
-      };
-      const applied = await pollUntil<SourceFinding | 'applied'>(isApplied, APPLIED);
-      if (applied !== 'applied') return fail(applied ?? NOT_APPLIED);
-      if (!(await hasSchemaOfCopy(followed, session))) return fail(OTHER_SCHEMA);
-      return ok(await readSequences(session));
-    },
-    { tls },
-  );
+  const bounds = { within: APPLIED.within + CHANGE_WITHIN_MS };
+  const read = await inSource(host.settings, source, bounds, async ({ session }) => {
+    const lsn = untilLsn ?? (await writtenLsn(session));
+    let lookAt = performance.now() + LOOK_AT_SLOT_EVERY_MS;
+    const isApplied = async () => {
+      if (await hasApplied(host.postgres, oid, lsn)) return 'applied';
+      if (await isCancelled(host, followed)) return CANCELLED;
+      if (performance.now() < lookAt) return null;
+      lookAt = performance.now() + LOOK_AT_SLOT_EVERY_MS;
+      return (await readSlot(session, followed.slot)).isLost ? lostSlot(followed) : null;
+    };
+    const applied = await pollUntil<SourceFinding | 'applied'>(isApplied, APPLIED);
+    if (applied !== 'applied') return fail(applied ?? NOT_APPLIED);
+    if (!(await hasSchemaOfCopy(followed, session))) return fail(OTHER_SCHEMA);
+    return ok(await readSequences(session));
+  });
   if (!read.ok) throw new Refused(read.failure);
   if (!read.value.ok) throw new Refused(read.value.failure);
   return read.value.value;
@@ -331,17 +312,12 @@ export const followedTables = (host: FollowHost, followed: Followed) =>
 async function compareTables(
   host: FollowHost,
   followed: Followed,
-  { source, tls }: Subscription,
+  { source }: Subscription,
   onProgress: OnProgress | undefined,
 ): Promise<Compared> {
   const names = await followedTables(host, followed);
-  const listed = await inSource(
-    host.settings,
-    source,
-    CHANGE_WITHIN_MS,
-    ({ session }) => listTables(session, names),
-    { tls },
-  );
+  const bounds = { within: CHANGE_WITHIN_MS };
+  const listed = await inSource(host.settings, source, bounds, ({ session }) => listTables(session, names));
   if (!listed.ok) throw new Refused(listed.failure);
   const waiting = listed.value;
   const all = waiting.length;
@@ -349,7 +325,7 @@ async function compareTables(
   const deadline = performance.now() + COUNT_WITHIN_MS;
   const work = async (inOwners: InOwners) => {
     if (waiting.length === 0) return;
-    const theirs = await openSnapshotSession(host.settings, source, tls, null, 'rows');
+    const theirs = await openSnapshotSession(host.settings, source, null, 'rows');
     try {
       await inOwners(async (ours) => {
         for (let table = waiting.shift(); table; table = waiting.shift()) {

@@ -1,6 +1,7 @@
 import type { Queryable } from '../postgres/connect.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import type { Followed, Subscription } from './following.ts';
+import type { Source } from './source-address.ts';
 import { openReadingSession } from './source-session.ts';
 import { readSlot, type SlotState } from './source-slot.ts';
 
@@ -92,10 +93,10 @@ class SlotSession {
   /** @returns null if the source does not answer in time */
   async read(
     settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
-    { source, tls }: Pick<Subscription, 'source' | 'tls'>,
+    source: Source,
     slot: string,
   ): Promise<SlotState | null> {
-    this.#opened ??= openReadingSession(settings, source, tls);
+    this.#opened ??= openReadingSession(settings, source);
     const opened = this.#opened;
     const { promise: late, resolve } = Promise.withResolvers<null>();
     const timer = setTimeout(resolve, READ_WITHIN_MS, null);
@@ -154,11 +155,11 @@ export class FollowLags {
   readSlot(
     settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
     { branch_id, slot }: Pick<Followed, 'branch_id' | 'slot'>,
-    subscription: Pick<Subscription, 'source' | 'tls'>,
+    { source }: Pick<Subscription, 'source'>,
   ): Promise<SlotState | null> {
     const track = this.#trackOf(branch_id);
     const at = performance.now();
-    const reading = track.session.read(settings, subscription, slot).then((state) => {
+    const reading = track.session.read(settings, source, slot).then((state) => {
       track.slot = state;
       track.readAt = at;
       if (state && !state.isLost) {

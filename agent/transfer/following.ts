@@ -32,7 +32,7 @@ import {
 import type { LeftAloneRequest } from './left-alone.ts';
 import { Refused, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
 import { policyOf } from './source-policy.ts';
-import { inSource, readAuthorities, type Tls } from './source-session.ts';
+import { inSource, readAuthorities } from './source-session.ts';
 import { dropAtSource, publicationsOf, removalOf, type SlotNames } from './source-slot.ts';
 
 /**
@@ -106,8 +106,8 @@ const writeAuthorities = async (settings: AgentSettings): Promise<void> =>
   writeFile(authoritiesFile(settings), (await readAuthorities(settings)).join('\n'), { mode: 0o644 });
 
 /** libpq's form of a source (PostgreSQL documentation, 32.1.1.1), which the worker connects with. */
-function connectionText(settings: AgentSettings, source: Source, tls: Tls): string {
-  const { host, address, port, user, password, database } = source;
+function connectionText(settings: AgentSettings, source: Source): string {
+  const { host, address, port, user, password, database, tls } = source;
   const parts = {
     host,
     hostaddr: address,
@@ -115,9 +115,9 @@ function connectionText(settings: AgentSettings, source: Source, tls: Tls): stri
     user,
     password,
     dbname: database,
-    ...(tls === 'certificate'
-      ? { sslmode: 'verify-full', sslrootcert: authoritiesFile(settings) }
-      : { sslmode: 'require', channel_binding: 'require', require_auth: 'scram-sha-256' }),
+    ...(tls === 'channel_binding'
+      ? { sslmode: 'require', channel_binding: 'require', require_auth: 'scram-sha-256' }
+      : { sslmode: 'verify-full', sslrootcert: authoritiesFile(settings) }),
     sslcertmode: 'disable',
     gssencmode: 'disable',
     connect_timeout: '10',
@@ -133,7 +133,7 @@ function connectionText(settings: AgentSettings, source: Source, tls: Tls): stri
 }
 
 /** Reads what `connectionText` has written. */
-function readConnection(text: string): { source: Source; tls: Tls } {
+function readConnection(text: string): Source {
   const parts = Object.fromEntries(
     [...text.matchAll(/(\w+)='((?:[^'\\]|\\.)*)'/gs)].map(([, name = '', value = '']) => [
       name,
@@ -143,15 +143,13 @@ function readConnection(text: string): { source: Source; tls: Tls } {
   const { host = '', hostaddr = '', port = '', user = '', password = '', dbname = '', sslmode } = parts;
   const tls = sslmode === 'verify-full' ? 'certificate' : 'channel_binding';
   return {
-    source: {
-      host,
-      address: hostaddr,
-      port: Number(port),
-      user,
-      password,
-      database: dbname,
-      mustVerify: tls === 'certificate',
-    },
+    host,
+    address: hostaddr,
+    port: Number(port),
+    user,
+    password,
+    database: dbname,
+    mustVerify: tls === 'certificate',
     tls,
   };
 }
@@ -160,7 +158,6 @@ export interface Subscription {
   oid: string;
   enabled: boolean;
   source: Source;
-  tls: Tls;
 }
 
 /** Subscriptions are in a catalog of all databases. @returns null if the branch has none */
@@ -175,20 +172,21 @@ export async function readSubscription(
     [subscriptionOf(project_id), database],
   );
   const [found] = rows;
-  return found ? { oid: found.oid, enabled: found.enabled, ...readConnection(found.connection) } : null;
+  return found ? { oid: found.oid, enabled: found.enabled, source: readConnection(found.connection) } : null;
 }
 
 /** Reads what the address of a source is, and how the source proves who it is. @throws HostError INVALID_CALL, POSTGRES_UNAVAILABLE */
 async function reachSource(
   host: FollowHost,
   { source_url: url, ...call }: Params<'follow.start'>,
-): Promise<{ source: Source; tls: Tls }> {
+): Promise<Source> {
   const parts = readSourceUrl(url);
   const source = parts.ok ? await resolveSource(host.settings, parts.value, policyOf(call)) : parts;
   if (!source.ok) throw new HostError('INVALID_CALL', source.failure.message);
-  const tls = await inSource(host.settings, source.value, CONNECT_WITHIN_MS, async ({ tls }) => tls);
+  const bounds = { within: CONNECT_WITHIN_MS };
+  const tls = await inSource(host.settings, source.value, bounds, async ({ tls }) => tls);
   if (!tls.ok) throw new HostError('POSTGRES_UNAVAILABLE', `the source: ${tls.failure.message}`);
-  return { source: source.value, tls: tls.value };
+  return { ...source.value, tls: tls.value };
 }
 
 /**
@@ -205,12 +203,12 @@ export const startFollowing = (
     const [present] = await readFollowed(session, { branch_id });
     if (!present) throw new HostError('INVALID_CALL', 'no copy was made that the branch could follow');
     if (!(await readSubscription(session, params))) {
-      const { source, tls } = await reachSource(host, params);
-      if (tls === 'certificate') await writeAuthorities(host.settings);
+      const source = await reachSource(host, params);
+      if (source.tls === 'certificate') await writeAuthorities(host.settings);
       await session.query('UPDATE following SET database = $2 WHERE branch_id = $1', [branch_id, database]);
       const isThere = await hasSubscriber(session, project_id);
       await inTransaction(session, () => session.query(makingSubscriber(params, isThere)));
-      await makeSubscription(host, present, database, connectionText(host.settings, source, tls));
+      await makeSubscription(host, present, database, connectionText(host.settings, source));
     }
     await inTransaction(session, async () => {
       await session.query(boundingSubscriber(params));
@@ -308,13 +306,9 @@ async function setAllSequences(
 ): Promise<number> {
   const { rows } = await session.query('SELECT FROM pg_catalog.pg_sequences LIMIT 1');
   if (rows.length === 0) return 0;
-  const { source, tls } = subscription;
-  const values = await inSource(
-    host.settings,
-    source,
-    SEQUENCES_WITHIN_MS,
-    ({ session: there }) => readSequences(there),
-    { tls },
+  const bounds = { within: SEQUENCES_WITHIN_MS };
+  const values = await inSource(host.settings, subscription.source, bounds, ({ session: there }) =>
+    readSequences(there),
   );
   const fromKeys = () => asOwners(host, followed, setLargestKeys);
   if (!values.ok) return fromKeys();
@@ -470,9 +464,7 @@ export async function endFollowing(
   if (subscription) await dropSubscription(host, session, { project_id, database });
   if (followed?.since) await forcePolicies(host, followed, database);
   const dropped =
-    from && !leavesSource
-      ? await dropAtSource(host.settings, from.source, { slot, publication }, from.tls)
-      : null;
+    from && !leavesSource ? await dropAtSource(host.settings, from, { slot, publication }) : null;
   await openBranch(host, session, { branch_id, project_id, database }, isCutOver);
   if (leavesSource) return { dropped_at_source: false, message: null };
   if (dropped?.ok || (!dropped && !followed)) return { dropped_at_source: true, message: null };
@@ -502,10 +494,14 @@ export async function leaveSource(
   if (message) host.log('follow.left_at_source', { branch_id, reason: message });
 }
 
-async function sourceToClean(host: FollowHost, subscription: Subscription | null, url: string | null) {
-  if (subscription) return subscription;
+async function sourceToClean(
+  host: FollowHost,
+  subscription: Subscription | null,
+  url: string | null,
+): Promise<Source | null> {
+  if (subscription) return subscription.source;
   if (url === null) return null;
   const parts = readSourceUrl(url);
   const source = parts.ok ? await resolveSource(host.settings, parts.value, policyOf({})) : parts;
-  return source.ok ? { source: source.value, tls: undefined } : null;
+  return source.ok ? source.value : null;
 }

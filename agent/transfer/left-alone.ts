@@ -59,13 +59,14 @@ const OBJECTS = `
   )
   SELECT classid || ' ' || objid AS key FROM left_alone`;
 
-const asNamed = (name: string) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : identifier(name));
+/** A name as a person would write it. */
+export const sqlName = (name: string) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : identifier(name));
 
 /** How a request may name a table. */
 export const spellings = (schema: string, name: string): string[] => [
   `${schema}.${name}`,
-  `${asNamed(schema)}.${asNamed(name)}`,
-  ...(schema === 'public' ? [name, asNamed(name)] : []),
+  `${sqlName(schema)}.${sqlName(name)}`,
+  ...(schema === 'public' ? [name, sqlName(name)] : []),
 ];
 
 interface FoundTable {

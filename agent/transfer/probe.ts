@@ -14,8 +14,16 @@ import { extensionsOfProject, readProjectExtensions } from '../postgres/project-
 import { ProjectGate } from '../process/project-gate.ts';
 import { inBranch } from '../rows/branch-session.ts';
 import { freeBytes } from '../volumes/volumes.ts';
-import { isLeftAlone, type LeftAlone, readLeftAlone, spellings } from './left-alone.ts';
-import { finding, readSourceUrl, resolveSource, type Source, short } from './source-address.ts';
+import { isLeftAlone, type LeftAlone, readLeftAlone, spellings, sqlName } from './left-alone.ts';
+import {
+  finding,
+  listNames,
+  numberOf,
+  readSourceUrl,
+  resolveSource,
+  type Source,
+  short,
+} from './source-address.ts';
 import { isPublished, readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
 import { readExtensionUse } from './source-extensions.ts';
 import { policyOf, type SourcePolicy } from './source-policy.ts';
@@ -65,7 +73,6 @@ export async function probeSource(
     const tried = await trySchema(host, {
       project_id,
       source: examined.value.source,
-      tls: source.tls,
       tables: wanted.tables === null ? null : examined.value.tables,
       leftAlone: examined.value.leftAlone,
     });
@@ -178,7 +185,7 @@ export async function examineAt(
   const made = new Set(await extensionsOfProject(host.postgres, wanted.project_id));
   // A project that moves here gets those of its own that this host has.
   if (policy.sameRoles) for (const { name } of offered) made.add(name);
-  const read = await inSource(host.settings, source, READ_WITHIN_MS, async ({ session, tls }) => {
+  const read = await inSource(host.settings, source, { within: READ_WITHIN_MS }, async ({ session, tls }) => {
     const catalog = await readCatalog(session, wanted.publication);
     const requested = await readLeftAlone(session, wanted);
     const missing = catalog.extensions
@@ -221,7 +228,7 @@ export async function examineAt(
     for (const table of catalog.tables) table.has_key &&= !table.fires_always;
   const free = await freeBytes(host.settings.PGDATA_DIR);
   const { chosen, unknown } = chosenTables(catalog, wanted);
-  const total_bytes = count(chosen.reduce((sum, { bytes }) => sum + count(bytes), 0));
+  const total_bytes = numberOf(chosen.reduce((sum, { bytes }) => sum + numberOf(bytes), 0));
   const tables = fitting(chosen.map(toTable).slice(0, SOURCE_TABLES_MAX), ROOM.tables);
   const { host: name, port, database } = source;
   const isCopy = wanted.use === 'import';
@@ -238,7 +245,7 @@ export async function examineAt(
     ...chosen.filter(({ is_unlogged }) => !isCopy || !is_unlogged).flatMap(limitOf),
   ].filter((found) => !isCopy || mattersForCopy(found));
   return ok({
-    source,
+    source: { ...source, tls },
     tables: chosen.map(({ schema, name: table }) => [schema, table]),
     published: publishedOf(chosen),
     leftAlone,
@@ -252,8 +259,8 @@ export async function examineAt(
         total_bytes,
         tables,
         has_more: chosen.length > tables.length,
-        free_slots: count(catalog.free_slots),
-        wal_keep_bytes: catalog.wal_keep_bytes === null ? null : count(catalog.wal_keep_bytes),
+        free_slots: numberOf(catalog.free_slots),
+        wal_keep_bytes: catalog.wal_keep_bytes === null ? null : numberOf(catalog.wal_keep_bytes),
       },
       findings: firstOf(findings),
     },
@@ -292,7 +299,6 @@ const FOLLOWING_ONLY = new Set<SourceFinding['problem']>([
 const mattersForCopy = ({ problem, object, statement }: SourceFinding): boolean =>
   !FOLLOWING_ONLY.has(problem) && (problem !== 'rights' || (object !== null && statement !== null));
 
-const sqlName = (name: string) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : identifier(name));
 type Named = Pick<TableRow, 'schema' | 'name'>;
 const schemaOf = ({ schema }: Named) => sqlName(schema);
 const nameOf = ({ schema, name }: Named) => `${sqlName(schema)}.${sqlName(name)}`;
@@ -309,25 +315,14 @@ function chosenTables(catalog: SourceCatalog, { tables: names, publication }: Wa
     ])
       known.set(spelling, (known.get(spelling) ?? new Set()).add(table));
   const chosen = new Set(names.flatMap((name) => [...(known.get(name) ?? [])]));
+  const where = publication === null ? '' : ' in the publication';
   const unknown = names.flatMap((name, at) =>
-    known.has(name)
-      ? []
-      : [
-          finding(
-            'tables',
-            `The source has no table ${short(name)}${publication === null ? '' : ' in the publication'}.`,
-            {
-              path: `tables.${at}`,
-            },
-          ),
-        ],
+    unless(known.has(name), 'tables', `The source has no table ${short(name)}${where}.`, {
+      path: `tables.${at}`,
+    }),
   );
   return { chosen: candidates.filter((table) => chosen.has(table)), unknown };
 }
-
-/** A server that claims to be PostgreSQL may send anything as a number. */
-const count = (value: unknown): number =>
-  Math.max(0, Math.min(Math.round(Number(value)) || 0, Number.MAX_SAFE_INTEGER));
 
 function followsOf(table: TableRow): SourceTable['follows'] {
   const limit = limitOf(table)[0]?.problem;
@@ -343,69 +338,59 @@ const publishedOf = (tables: readonly TableRow[]): PublishedTable[] =>
 function toTable(table: TableRow): SourceTable {
   const { schema, name, rows, bytes } = table;
   const follows = followsOf(table);
-  return { schema: short(schema), table: short(name), rows: count(rows), bytes: count(bytes), follows };
+  return { schema: short(schema), table: short(name), rows: numberOf(rows), bytes: numberOf(bytes), follows };
 }
 
 const VERSION = { follow: 15, import: 13, max: 18 };
 
+/** A finding, unless there is none. */
+const unless = (isFine: boolean, ...about: Parameters<typeof finding>): SourceFinding[] =>
+  isFine ? [] : [finding(...about)];
+
 function serverFindings(catalog: SourceCatalog, makesPublication: boolean, oldest: number): SourceFinding[] {
-  const { major, version, wal_level, free_slots, free_senders, wal_keep_bytes } = catalog;
+  const { major, version, wal_level, free_slots, free_senders, wal_keep_bytes, large_objects } = catalog;
   return [
-    ...(major >= oldest && major <= VERSION.max
-      ? []
-      : [
-          finding(
-            'version',
-            `The source is PostgreSQL ${short(version)}. Versions ${oldest} to ${VERSION.max} are accepted.`,
-          ),
-        ]),
-    ...(catalog.is_standby && makesPublication
-      ? [finding('standby', 'The source is a standby. Use the primary server.')]
-      : []),
-    ...(catalog.encoding === 'SQL_ASCII'
-      ? [finding('encoding', 'The source has the encoding SQL_ASCII, whose text may be no valid UTF-8.')]
-      : []),
-    ...(wal_level === 'logical'
-      ? []
-      : [
-          finding('wal_level', `wal_level is ${short(wal_level)} at the source, and has to be logical.`, {
-            statement: 'ALTER SYSTEM SET wal_level = logical; -- then restart the server',
-          }),
-        ]),
-    ...(free_slots > 0
-      ? []
-      : [
-          finding('replication_slots', 'The source has no free replication slot.', {
-            statement: 'ALTER SYSTEM SET max_replication_slots = 20; -- then restart the server',
-          }),
-        ]),
-    ...(free_senders > 0
-      ? []
-      : [
-          finding('wal_senders', 'The source has no free WAL sender.', {
-            statement: 'ALTER SYSTEM SET max_wal_senders = 20; -- then restart the server',
-          }),
-        ]),
-    ...(wal_keep_bytes === null
-      ? [
-          finding(
-            'wal_keep_size',
-            'The slot keeps WAL without a bound while this host is away, which can fill the disk of the source.',
-            {
-              severity: 'warning',
-              statement: "ALTER SYSTEM SET max_slot_wal_keep_size = '10GB'; SELECT pg_reload_conf();",
-            },
-          ),
-        ]
-      : []),
-    ...(catalog.large_objects > 0
-      ? [
-          finding(
-            'large_objects',
-            `The source has ${catalog.large_objects} large objects, which are not copied. Move them into columns of type bytea.`,
-          ),
-        ]
-      : []),
+    ...unless(
+      major >= oldest && major <= VERSION.max,
+      'version',
+      `The source is PostgreSQL ${short(version)}. Versions ${oldest} to ${VERSION.max} are accepted.`,
+    ),
+    ...unless(
+      !(catalog.is_standby && makesPublication),
+      'standby',
+      'The source is a standby. Use the primary server.',
+    ),
+    ...unless(
+      catalog.encoding !== 'SQL_ASCII',
+      'encoding',
+      'The source has the encoding SQL_ASCII, whose text may be no valid UTF-8.',
+    ),
+    ...unless(
+      wal_level === 'logical',
+      'wal_level',
+      `wal_level is ${short(wal_level)} at the source, and has to be logical.`,
+      { statement: 'ALTER SYSTEM SET wal_level = logical; -- then restart the server' },
+    ),
+    ...unless(free_slots > 0, 'replication_slots', 'The source has no free replication slot.', {
+      statement: 'ALTER SYSTEM SET max_replication_slots = 20; -- then restart the server',
+    }),
+    ...unless(free_senders > 0, 'wal_senders', 'The source has no free WAL sender.', {
+      statement: 'ALTER SYSTEM SET max_wal_senders = 20; -- then restart the server',
+    }),
+    ...unless(
+      wal_keep_bytes !== null,
+      'wal_keep_size',
+      'The slot keeps WAL without a bound while this host is away, which can fill the disk of the source.',
+      {
+        severity: 'warning',
+        statement: "ALTER SYSTEM SET max_slot_wal_keep_size = '10GB'; SELECT pg_reload_conf();",
+      },
+    ),
+    ...unless(
+      !(large_objects > 0),
+      'large_objects',
+      `The source has ${large_objects} large objects, which are not copied. Move them into columns of type bytea.`,
+    ),
   ];
 }
 
@@ -414,32 +399,27 @@ function publicationFindings(
   name: string | null,
 ): SourceFinding[] {
   if (name === null) return [];
-  const of = (message: string, statement: string | null = null) =>
-    finding('publication', message, { path: 'publication', statement });
-  if (!publication) return [of('The source has no publication of this name.')];
+  const of = (isFine: boolean, message: string, statement: string | null = null) =>
+    unless(isFine, 'publication', message, { path: 'publication', statement });
+  if (!publication) return of(false, 'The source has no publication of this name.');
   const left = (['insert', 'update', 'delete', 'truncate'] as const).filter((kind) => !publication[kind]);
   return [
-    ...(published.size === 0 ? [of('The publication has no table.')] : []),
+    ...of(published.size > 0, 'The publication has no table.'),
     // libpq escapes it in a form that the replication protocol does not know.
-    ...(name.includes('\\')
-      ? [
-          of(
-            'PostgreSQL cannot stream a publication with a backslash in its name. Rename it.',
-            `ALTER PUBLICATION ${identifier(name)} RENAME TO ${identifier(name.replaceAll('\\', '_'))}`,
-          ),
-        ]
-      : []),
-    ...(left.length === 0
-      ? []
-      : [
-          of(
-            `The publication leaves out: ${left.join(', ')}.`,
-            `ALTER PUBLICATION ${identifier(name)} SET (publish = 'insert, update, delete, truncate')`,
-          ),
-        ]),
-    ...(partial === 0
-      ? []
-      : [of(`The publication has only some rows or columns of ${partial} tables. Publish them whole.`)]),
+    ...of(
+      !name.includes('\\'),
+      'PostgreSQL cannot stream a publication with a backslash in its name. Rename it.',
+      `ALTER PUBLICATION ${identifier(name)} RENAME TO ${identifier(name.replaceAll('\\', '_'))}`,
+    ),
+    ...of(
+      left.length === 0,
+      `The publication leaves out: ${left.join(', ')}.`,
+      `ALTER PUBLICATION ${identifier(name)} SET (publish = 'insert, update, delete, truncate')`,
+    ),
+    ...of(
+      partial === 0,
+      `The publication has only some rows or columns of ${partial} tables. Publish them whole.`,
+    ),
   ];
 }
 
@@ -447,40 +427,31 @@ function publicationFindings(
 function unpublishedFindings(catalog: SourceCatalog, publication: string | null): SourceFinding[] {
   const left = catalog.tables.filter((table) => table.kind === 'r' && !isPublished(catalog, table));
   if (publication === null || catalog.publication === null || left.length === 0) return [];
-  const more = left.length - NAMED_MAX;
-  const named = left.slice(0, NAMED_MAX).map(nameOf);
+  const names = left.map(nameOf);
   return [
     finding(
       'not_followed',
-      `The publication leaves out tables, which are empty here: ${named.map(short).join(', ')}${more > 0 ? `, and ${more} more` : ''}. Add them to it, or name the tables that are meant.`,
+      `The publication leaves out tables, which are empty here: ${listNames(names)}. Add them to it, or name the tables that are meant.`,
       {
         severity: 'warning',
         path: 'publication',
-        statement: `ALTER PUBLICATION ${identifier(publication)} ADD TABLE ${named.join(', ')}`,
+        statement: `ALTER PUBLICATION ${identifier(publication)} ADD TABLE ${names.slice(0, STATED_MAX).join(', ')}`,
       },
     ),
   ];
 }
 
-const NAMED_MAX = 20;
+/** Tables in one statement. */
+const STATED_MAX = 20;
 const GIB = 2 ** 30;
 const inGib = (bytes: number) => `${(bytes / GIB).toFixed(2)} GiB`;
 
 function sizeFindings(total: number, room: number, free: number): SourceFinding[] {
-  if (total > room)
-    return [
-      finding(
-        'size',
-        `The tables take ${inGib(total)}, and the storage quota has ${inGib(room)} left. Raise the quota, or choose tables.`,
-        { path: 'tables' },
-      ),
-    ];
-  if (total <= free) return [];
-  return [
-    finding('size', `The database host has no room for tables of ${inGib(total)}. Contact its operator.`, {
-      path: 'tables',
-    }),
-  ];
+  const message =
+    total > room
+      ? `The tables take ${inGib(total)}, and the storage quota has ${inGib(room)} left. Raise the quota, or choose tables.`
+      : `The database host has no room for tables of ${inGib(total)}. Contact its operator.`;
+  return unless(total <= Math.min(room, free), 'size', message, { path: 'tables' });
 }
 
 const unreadable = (object: string, statement: string) =>
@@ -493,48 +464,34 @@ function rightsFindings(
 ): SourceFinding[] {
   const login = identifier(user);
   return [
-    ...(may_replicate
-      ? []
-      : [
-          finding('rights', 'The login has no right to replicate.', {
-            statement: `ALTER ROLE ${login} REPLICATION; -- on Amazon RDS: GRANT rds_replication TO ${login}`,
-          }),
-        ]),
-    ...(may_create || !makesPublication
-      ? []
-      : [
-          finding(
-            'rights',
-            'The login may not create a publication in the database. Grant it, or name a publication that exists.',
-            { statement: `GRANT CREATE ON DATABASE ${identifier(database)} TO ${login}` },
-          ),
-        ]),
+    ...unless(may_replicate, 'rights', 'The login has no right to replicate.', {
+      statement: `ALTER ROLE ${login} REPLICATION; -- on Amazon RDS: GRANT rds_replication TO ${login}`,
+    }),
+    ...unless(
+      may_create || !makesPublication,
+      'rights',
+      'The login may not create a publication in the database. Grant it, or name a publication that exists.',
+      { statement: `GRANT CREATE ON DATABASE ${identifier(database)} TO ${login}` },
+    ),
     ...tables.flatMap((table) => {
       const name = nameOf(table);
       if (table.kind === 'f') return [];
       if (!table.readable)
-        return [
-          unreadable(
-            short(name),
-            `GRANT USAGE ON SCHEMA ${schemaOf(table)} TO ${login}; GRANT SELECT ON ${name} TO ${login}`,
-          ),
-        ];
+        return unreadable(
+          short(name),
+          `GRANT USAGE ON SCHEMA ${schemaOf(table)} TO ${login}; GRANT SELECT ON ${name} TO ${login}`,
+        );
       if (table.hides_rows)
-        return [
-          finding('rights', `Row-level security hides rows of ${short(name)} from the login.`, {
-            object: short(name),
-            statement: `ALTER ROLE ${login} BYPASSRLS`,
-          }),
-        ];
-      if (makesPublication && !table.owned)
-        return [
-          finding(
-            'rights',
-            `Only the owner of ${short(name)} can publish it. Use the owner's login, or name a publication that exists.`,
-            { object: short(name) },
-          ),
-        ];
-      return [];
+        return finding('rights', `Row-level security hides rows of ${short(name)} from the login.`, {
+          object: short(name),
+          statement: `ALTER ROLE ${login} BYPASSRLS`,
+        });
+      return unless(
+        table.owned || !makesPublication,
+        'rights',
+        `Only the owner of ${short(name)} can publish it. Use the owner's login, or name a publication that exists.`,
+        { object: short(name) },
+      );
     }),
     ...hidden_sequences.map((sequence) =>
       unreadable(
@@ -547,15 +504,12 @@ function rightsFindings(
 
 /** A cut-over has to see the sessions that write. */
 const hiddenFindings = ({ user, hidden_logins }: SourceCatalog): SourceFinding[] =>
-  hidden_logins.length === 0
-    ? []
-    : [
-        finding(
-          'rights',
-          `The login cannot see the sessions of other logins, whose writes a cut-over would lose: ${hidden_logins.map(short).join(', ')}.`,
-          { statement: `GRANT pg_read_all_stats, pg_signal_backend TO ${identifier(user)}` },
-        ),
-      ];
+  unless(
+    hidden_logins.length === 0,
+    'rights',
+    `The login cannot see the sessions of other logins, whose writes a cut-over would lose: ${listNames(hidden_logins)}.`,
+    { statement: `GRANT pg_read_all_stats, pg_signal_backend TO ${identifier(user)}` },
+  );
 
 /** Changes of a table that do not follow; none for most. */
 function limitOf(table: TableRow): SourceFinding[] {

@@ -61,11 +61,11 @@ export async function compareWithSource(
 ): Promise<Result<Compared, SourceFinding>> {
   const subscription = await readSubscription(host.postgres, followed);
   if (!subscription) return fail(finding('connection', 'The branch has no subscription.'));
-  const { source, tls } = subscription;
+  const { source } = subscription;
   return inSource(
     host.settings,
     source,
-    COMPARE_WITHIN_MS,
+    { within: COMPARE_WITHIN_MS },
     async ({ session }): Promise<Compared> => {
       await session.query('BEGIN');
       const present = await databasePrint(session, 'schema');
@@ -73,7 +73,7 @@ export async function compareWithSource(
       const known = await readSchemaFacts(session);
       const { leftAlone } = await readLeftAlone(session, followed.left_alone);
       const { rows } = await session.query<{ snapshot: string }>('SELECT pg_export_snapshot() AS snapshot');
-      const archive = await dumpSource(host.settings, source, tls, {
+      const archive = await dumpSource(host.settings, source, {
         snapshot: rows[0]?.snapshot ?? null,
         within: COMPARE_WITHIN_MS,
         excluded: excludedOf(known, followed.tables, leftAlone),
@@ -94,7 +94,6 @@ export async function compareWithSource(
       await recordForced(host, followed, schema);
       return { print: present, changes, schema };
     },
-    { tls },
   );
 }
 
@@ -200,31 +199,25 @@ async function differingTable(
 ): Promise<CopiedTable | null> {
   const subscription = await readSubscription(host.postgres, followed);
   if (!subscription) return null;
-  const { source, tls, oid } = subscription;
+  const { source, oid } = subscription;
   const within = COMPARE_WITHIN_MS + COMPARISONS * LEVEL_WITHIN_MS;
-  const compared = await inSource(
-    host.settings,
-    source,
-    within,
-    async ({ session: there }) => {
-      const untilLevel = async () => {
-        const lsn = await writtenLsn(there);
-        return pollUntil(() => hasApplied(host.postgres, oid, lsn), { within: LEVEL_WITHIN_MS, every: 100 });
-      };
-      const differs = async (table: CopiedTable) => {
-        let left: Sample = await readSample(there, table, table.rows);
-        for (let n = 0; n < COMPARISONS && left.digests.length > 0; n += 1) {
-          if (!(await untilLevel())) return false;
-          const missing = await asOwners(host, followed, (here) => missingRows(here, table, left));
-          left = await presentRows(there, table, missing);
-        }
-        return left.digests.length > 0;
-      };
-      for (const table of await listTables(there, widened)) if (await differs(table)) return table;
-      return null;
-    },
-    { tls },
-  );
+  const compared = await inSource(host.settings, source, { within }, async ({ session: there }) => {
+    const untilLevel = async () => {
+      const lsn = await writtenLsn(there);
+      return pollUntil(() => hasApplied(host.postgres, oid, lsn), { within: LEVEL_WITHIN_MS, every: 100 });
+    };
+    const differs = async (table: CopiedTable) => {
+      let left: Sample = await readSample(there, table, table.rows);
+      for (let n = 0; n < COMPARISONS && left.digests.length > 0; n += 1) {
+        if (!(await untilLevel())) return false;
+        const missing = await asOwners(host, followed, (here) => missingRows(here, table, left));
+        left = await presentRows(there, table, missing);
+      }
+      return left.digests.length > 0;
+    };
+    for (const table of await listTables(there, widened)) if (await differs(table)) return table;
+    return null;
+  });
   return compared.ok ? compared.value : null;
 }
 
@@ -291,26 +284,20 @@ async function publishTables(
 ): Promise<FollowProblem | null> {
   const subscription = await readSubscription(host.postgres, followed);
   if (!subscription) return null;
-  const { source, tls } = subscription;
   const names = new Set(tables.map((name) => JSON.stringify(name)));
   const { publication, slot } = followed;
-  const published = await inSource(
-    host.settings,
-    source,
-    COMPARE_WITHIN_MS,
-    async ({ session }) => {
-      const catalog = await readCatalog(session, publication);
-      const added = catalog.tables.filter(
-        ({ schema, name, kind, is_unlogged }) =>
-          kind === 'r' && !is_unlogged && names.has(JSON.stringify([schema, name])),
-      );
-      if (publication !== null) return added.filter((table) => !isPublished(catalog, table));
-      for (const { schema, name, has_key } of added)
-        await publishTable(session, slot, { schema, name, follows: has_key ? 'all' : 'inserts' });
-      return [];
-    },
-    { mode: 'change', tls },
-  );
+  const bounds = { within: COMPARE_WITHIN_MS, mode: 'change' } as const;
+  const published = await inSource(host.settings, subscription.source, bounds, async ({ session }) => {
+    const catalog = await readCatalog(session, publication);
+    const added = catalog.tables.filter(
+      ({ schema, name, kind, is_unlogged }) =>
+        kind === 'r' && !is_unlogged && names.has(JSON.stringify([schema, name])),
+    );
+    if (publication !== null) return added.filter((table) => !isPublished(catalog, table));
+    for (const { schema, name, has_key } of added)
+      await publishTable(session, slot, { schema, name, follows: has_key ? 'all' : 'inserts' });
+    return [];
+  });
   if (published.ok)
     return publication !== null && published.value.length > 0
       ? notPublished(publication, published.value)

@@ -2,7 +2,7 @@ import { lookup } from 'node:dns/promises';
 import { isIP } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { isInNetwork, reachOf } from '../../shared/cidr.ts';
-import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import type { ProbedSource, SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import type { SourcePolicy } from './source-policy.ts';
@@ -18,9 +18,14 @@ export interface SourceUrl {
   mustVerify: boolean;
 }
 
+/** How a source proves who it is. */
+export type Tls = ProbedSource['tls'];
+
 /** A source with the address that every connection to it uses. */
 export interface Source extends SourceUrl {
   address: string;
+  /** How it has proved who it is, which it has to do again. Left out: that is found out. */
+  tls?: Tls;
   /** The address is the folder of a socket: a server of this host, which no tenant can name. */
   isLocal?: true;
 }
@@ -108,6 +113,18 @@ const TEXT_MAX = 200;
 /** A text from the request or the source, which may be long. */
 export const short = (text: string): string =>
   text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)}…` : text;
+
+/** A server that claims to be PostgreSQL may send anything as a number. */
+export const numberOf = (value: unknown): number =>
+  Math.max(0, Math.min(Math.round(Number(value)) || 0, Number.MAX_SAFE_INTEGER));
+
+/** Names in one finding. */
+const NAMED_MAX = 20;
+
+export function listNames(names: readonly string[]): string {
+  const more = names.length - NAMED_MAX;
+  return `${names.slice(0, NAMED_MAX).map(short).join(', ')}${more > 0 ? `, and ${more} more` : ''}`;
+}
 
 const LOOK_UP_WITHIN_MS = 5_000;
 

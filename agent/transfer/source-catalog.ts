@@ -40,8 +40,7 @@ export interface SourceExtension {
   schema: string;
 }
 
-/** Facts that decide whether a database can be followed. */
-export interface SourceCatalog {
+interface ServerFacts {
   version: string;
   major: number;
   database: string;
@@ -55,6 +54,10 @@ export interface SourceCatalog {
   may_replicate: boolean;
   may_create: boolean;
   large_objects: number;
+}
+
+/** Facts that decide whether a database can be followed. */
+export interface SourceCatalog extends ServerFacts {
   extensions: SourceExtension[];
   tables: TableRow[];
   hidden_sequences: (Named & { oid: string })[];
@@ -158,19 +161,7 @@ export const readCatalog = (session: Session, publication: string | null): Promi
   inTransaction(session, async () => {
     const rowsOf = async <Row extends object>(sql: string, values: unknown[] = []) =>
       (await session.query<Row>(sql, values)).rows;
-    const [server] =
-      await rowsOf<
-        Omit<
-          SourceCatalog,
-          | 'extensions'
-          | 'tables'
-          | 'hidden_sequences'
-          | 'hidden_logins'
-          | 'publication'
-          | 'published'
-          | 'partial'
-        >
-      >(SERVER);
+    const [server] = await rowsOf<ServerFacts>(SERVER);
     if (!server) throw new Error('the source did not answer');
     const named = publication === null ? [] : [publication];
     const isOld = server.major < OLDEST;

@@ -3,7 +3,7 @@ import type { Session } from '../postgres/connect.ts';
 import { FIRST_OWN } from '../postgres/own-objects.ts';
 import { atSource } from './copy-rows.ts';
 import type { LeftAlone } from './left-alone.ts';
-import { finding, short } from './source-address.ts';
+import { finding, listNames, short } from './source-address.ts';
 
 /**
  * Extensions of a source that this host does not have. One counts only if something that is copied depends on it; the
@@ -62,13 +62,6 @@ interface Need {
   view: string | null;
 }
 
-const NAMED_MAX = 10;
-
-function listed(names: readonly string[]): string {
-  const more = names.length - NAMED_MAX;
-  return `${names.slice(0, NAMED_MAX).map(short).join(', ')}${more > 0 ? `, and ${more} more` : ''}`;
-}
-
 const WAYS_OUT =
   'Exclude their tables with exclude_tables, convert their columns at the source, or ask the operator of the database host to add it to EXTENSIONS. Extensions of PROJECT_EXTENSIONS are named at the creation of a project.';
 
@@ -107,7 +100,7 @@ export async function readExtensionUse(
       const objectsOf = of.filter(({ view }) => view === null).map((need) => need.object);
       return finding(
         'extension',
-        `The owner of a branch cannot create the extension ${object}, which these objects need: ${listed(objectsOf)}. ${WAYS_OUT}`,
+        `The owner of a branch cannot create the extension ${object}, which these objects need: ${listNames(objectsOf)}. ${WAYS_OUT}`,
         { object },
       );
     }
@@ -117,10 +110,10 @@ export async function readExtensionUse(
       'extension',
       [
         `Nothing else needs the extension ${object}, which the owner of a branch cannot create, so it is left out.`,
-        ...(views.length > 0 ? [`These views use it, and are left out with it: ${listed(views)}.`] : []),
+        ...(views.length > 0 ? [`These views use it, and are left out with it: ${listNames(views)}.`] : []),
         ...(functions.length > 0
           ? [
-              `These functions name functions of it, and fail when they are called: ${listed(functions.map((each) => each.function))}.`,
+              `These functions name functions of it, and fail when they are called: ${listNames(functions.map((each) => each.function))}.`,
             ]
           : []),
       ].join(' '),

@@ -1,4 +1,3 @@
-import { isIP } from 'node:net';
 import type { Archive } from '../dump/archive.ts';
 import { type DumpConnection, DumpError, type DumpOptions, dumpSchema } from '../dump/pg-dump.ts';
 import type { RestorePlan } from '../dump/restore.ts';
@@ -7,8 +6,8 @@ import { FIRST_OWN, noMember, OWN_SCHEMA } from '../postgres/own-objects.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { atSource } from './copy-rows.ts';
 import type { LeftAlone } from './left-alone.ts';
-import { finding, Refused, type Source, short } from './source-address.ts';
-import { inSource, readAuthorities, type Tls } from './source-session.ts';
+import { finding, listNames, Refused, type Source, short } from './source-address.ts';
+import { inSource, readAuthorities } from './source-session.ts';
 
 /** The schema of a source: its dump, and what a dump does not say. */
 
@@ -136,8 +135,7 @@ export function excludedOf(
 /** libpq's variables for a source, which proves who it is as to the agent's own sessions. */
 async function connectionOf(
   settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
-  { host, address, port, user, password, database, isLocal }: Source,
-  tls: Tls,
+  { host, address, port, user, password, database, isLocal, tls }: Source,
 ): Promise<DumpConnection> {
   if (isLocal)
     return { variables: { PGHOST: address, PGPORT: String(port), PGUSER: user, PGDATABASE: database } };
@@ -151,16 +149,14 @@ async function connectionOf(
     PGSSLCERTMODE: 'disable',
     PGCONNECT_TIMEOUT: '10',
   };
-  if (tls === 'certificate')
+  if (tls !== 'channel_binding')
     return {
       variables: { ...variables, PGSSLMODE: 'verify-full' },
       password,
       authorities: (await readAuthorities(settings)).join('\n'),
     };
   const bound = { PGSSLMODE: 'require', PGCHANNELBINDING: 'require', PGREQUIREAUTH: 'scram-sha-256' };
-  // An address in the form of a name is no name that TLS sends.
-  const sni = isIP(host) === 0 ? {} : { PGSSLSNI: '0' };
-  return { variables: { ...variables, ...bound, ...sni }, password };
+  return { variables: { ...variables, ...bound }, password };
 }
 
 const LINE_BREAK = /[\r\n]/;
@@ -175,20 +171,19 @@ const TRIES = 3;
 export async function dumpSource(
   settings: AgentSettings,
   source: Source,
-  tls: Tls,
   options: DumpOptions,
 ): Promise<Archive> {
   if (LINE_BREAK.test(source.password))
     throw new Refused(
       finding('login', 'The password of the source has a line break. Set another one there.'),
     );
-  const connection = await connectionOf(settings, source, tls);
+  const connection = await connectionOf(settings, source);
   for (let tries = 1; ; tries += 1)
     try {
       return await dumpSchema(settings, connection, options);
     } catch (error) {
       if (!(error instanceof DumpError)) throw error;
-      if (error.reason !== 'refused') await endDump(settings, source, tls, error.applicationName);
+      if (error.reason !== 'refused') await endDump(settings, source, error.applicationName);
       const isLocked = /canceling statement due to (?:statement|lock) timeout|could not obtain lock/.test(
         error.message,
       );
@@ -200,17 +195,12 @@ export async function dumpSource(
 const END_WITHIN_MS = 5_000;
 
 /** A server notices only at its next message that the program has ended. */
-const endDump = (settings: AgentSettings, source: Source, tls: Tls, name: string) =>
-  inSource(
-    settings,
-    source,
-    END_WITHIN_MS,
-    ({ session }) =>
-      session.query(
-        'SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND usename = current_user',
-        [name],
-      ),
-    { tls },
+const endDump = (settings: AgentSettings, source: Source, name: string) =>
+  inSource(settings, source, { within: END_WITHIN_MS }, ({ session }) =>
+    session.query(
+      'SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND usename = current_user',
+      [name],
+    ),
   );
 
 function findingOfDump({ user }: Source, { reason, message }: DumpError, isLocked: boolean) {
@@ -234,15 +224,6 @@ function findingOfDump({ user }: Source, { reason, message }: DumpError, isLocke
     'schema',
     `The schema of the source could not be read: ${short(said.replace(/^pg_dump: error: /, ''))}`,
   );
-}
-
-/** Names in one finding. */
-const NAMED_MAX = 20;
-
-function listNames(names: readonly string[]): string {
-  const more = names.length - NAMED_MAX;
-  const named = names.slice(0, NAMED_MAX).map(short).join(', ');
-  return `${named}${more > 0 ? `, and ${more} more` : ''}`;
 }
 
 /** Names of the objects that a copy does not have. */

@@ -3,16 +3,14 @@ import { isIP } from 'node:net';
 import type { Duplex } from 'node:stream';
 import tls from 'node:tls';
 import pg from 'pg';
-import type { ProbedSource, SourceFinding } from '../../shared/protocol/transfer-operations.ts';
+import type { SourceFinding } from '../../shared/protocol/transfer-operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { answerMeter } from '../postgres/bounded-socket.ts';
 import { literal, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { asOptions, VALUE_FORM } from '../rows/branch-session.ts';
-import { finding, type Source, short } from './source-address.ts';
-
-export type Tls = ProbedSource['tls'];
+import { finding, type Source, short, type Tls } from './source-address.ts';
 
 /** A session with a source, and how the source has proved who it is. */
 interface SourceSession {
@@ -190,8 +188,7 @@ async function trustedContext(settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>): 
 }
 
 async function connect(
-  { address, host, port, user, password, database, isLocal }: Source,
-  proof: Tls,
+  { address, host, port, user, password, database, isLocal, tls: proof = 'certificate' }: Source,
   secureContext: tls.SecureContext,
   bounds: Bounds,
   more: pg.ClientConfig & { replication?: 'database' } = {},
@@ -248,21 +245,19 @@ const streamOf = (client: pg.Client) => (client as unknown as Internals).connect
 
 /**
  * Runs `action` in a session with the source, whose connection is destroyed after a time.
- * @param within milliseconds
+ * @param options.within milliseconds
  * @param options.mode what the session is for
- * @param options.tls how the source has proved who it is before; by default that is found out
  * @returns what is wrong with the source if the session could not be opened or was lost
  */
 export async function inSource<T>(
   settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
   source: Source,
-  within: number,
+  { within, mode = 'read' }: { within: number; mode?: keyof typeof MODES },
   action: (opened: SourceSession) => Promise<T>,
-  { mode = 'read', tls }: { mode?: keyof typeof MODES; tls?: Tls } = {},
 ): Promise<Result<T, SourceFinding>> {
   const context = await trustedContext(settings);
   const run = async (proof: Tls) => {
-    const session = await connect(source, proof, context, MODES[mode]);
+    const session = await connect({ ...source, tls: proof }, context, MODES[mode]);
     const timer = setTimeout(() => streamOf(session).destroy(new Error('it took too long')), within);
     try {
       return await action({ session, tls: proof });
@@ -273,8 +268,8 @@ export async function inSource<T>(
   };
   try {
     return ok(
-      await run(tls ?? 'certificate').catch((error) => {
-        if (tls || source.mustVerify || !UNKNOWN_AUTHORITY.has(sqlState(error) ?? '')) throw error;
+      await run(source.tls ?? 'certificate').catch((error) => {
+        if (source.tls || source.mustVerify || !UNKNOWN_AUTHORITY.has(sqlState(error) ?? '')) throw error;
         return run('channel_binding');
       }),
     );
@@ -284,9 +279,20 @@ export async function inSource<T>(
   }
 }
 
+type Opened = Promise<{ session: Session; end: () => void }>;
+
+async function open(
+  settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
+  source: Source,
+  bounds: Bounds,
+  more?: { replication: 'database' },
+): Opened {
+  const session = await connect(source, await trustedContext(settings), bounds, more);
+  return { session, end: () => end(session) };
+}
+
 /**
  * Opens a transaction of one snapshot, without a limit of time. The caller ends the session.
- * @param proof how the source has proved who it is before
  * @param snapshot the snapshot of another such session; null: a new one
  * @param reads the catalog, whose locked tables are waited for two seconds, or rows
  * @throws an error that `findingOf` explains
@@ -294,26 +300,19 @@ export async function inSource<T>(
 export async function openSnapshotSession(
   settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
   source: Source,
-  proof: Tls,
   snapshot: string | null,
   reads: keyof typeof OF_SNAPSHOT,
-): Promise<{ session: Session; end: () => void }> {
-  const session = await connect(source, proof, await trustedContext(settings), OF_SNAPSHOT[reads]);
-  await session.query(WITHOUT_END);
-  await session.query('BEGIN');
-  if (snapshot !== null) await session.query(`SET TRANSACTION SNAPSHOT ${literal(snapshot)}`);
-  return { session, end: () => end(session) };
+): Opened {
+  const opened = await open(settings, source, OF_SNAPSHOT[reads]);
+  await opened.session.query(WITHOUT_END);
+  await opened.session.query('BEGIN');
+  if (snapshot !== null) await opened.session.query(`SET TRANSACTION SNAPSHOT ${literal(snapshot)}`);
+  return opened;
 }
 
 /** Opens a session for short queries, which lasts until the caller ends it. @throws an error that `findingOf` explains */
-export async function openReadingSession(
-  settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
-  source: Source,
-  proof: Tls,
-): Promise<{ session: Session; end: () => void }> {
-  const session = await connect(source, proof, await trustedContext(settings), WATCHING);
-  return { session, end: () => end(session) };
-}
+export const openReadingSession = (settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>, source: Source): Opened =>
+  open(settings, source, WATCHING);
 
 /**
  * Opens a session of the replication protocol (PostgreSQL documentation, 54.4), which knows no parameters. The caller
@@ -323,12 +322,10 @@ export async function openReadingSession(
 export async function openReplicationSession(
   settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
   source: Source,
-  proof: Tls,
-): Promise<{ session: Session; end: () => void }> {
-  const context = await trustedContext(settings);
-  const session = await connect(source, proof, context, COPYING, { replication: 'database' });
-  await session.query(WITHOUT_END);
-  return { session, end: () => end(session) };
+): Opened {
+  const opened = await open(settings, source, COPYING, { replication: 'database' });
+  await opened.session.query(WITHOUT_END);
+  return opened;
 }
 
 /** Advice about errors, by SQLSTATE or the code of the socket, of TLS or of the resolver. */

@@ -4,8 +4,8 @@ import { identifier, literal, type Queryable, type Session } from '../postgres/c
 import { pollUntil } from '../process/loops.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { tableName } from './copy-rows.ts';
-import type { Source } from './source-address.ts';
-import { inSource, type Tls } from './source-session.ts';
+import { numberOf, type Source } from './source-address.ts';
+import { inSource } from './source-session.ts';
 
 /**
  * Following needs a slot and publications at the source. A table without a key is in a publication of its own:
@@ -89,9 +89,6 @@ export interface SlotState {
   keep_bytes: number | null;
 }
 
-const bytes = (value: unknown) =>
-  Math.max(0, Math.min(Math.round(Number(value)) || 0, Number.MAX_SAFE_INTEGER));
-
 /** The position that has been written. A standby writes what it replays. */
 const WRITTEN = 'CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END';
 
@@ -112,15 +109,15 @@ export async function readSlot(session: Session, slot: string): Promise<SlotStat
   );
   const [found] = rows;
   if (!found) return { isLost: true, lsn: 0, confirmed: 0, lag_bytes: 0, slot_bytes: 0, keep_bytes: null };
-  const lsn = bytes(found.written);
-  const confirmed = bytes(found.confirmed);
+  const lsn = numberOf(found.written);
+  const confirmed = numberOf(found.confirmed);
   return {
     isLost: found.is_lost,
     lsn,
     confirmed,
     lag_bytes: Math.max(0, lsn - confirmed),
-    slot_bytes: bytes(found.kept),
-    keep_bytes: found.keep === null ? null : bytes(found.keep),
+    slot_bytes: numberOf(found.kept),
+    keep_bytes: found.keep === null ? null : numberOf(found.keep),
   };
 }
 
@@ -202,14 +199,8 @@ export async function dropAtSource(
   settings: Pick<AgentSettings, 'FOLLOW_CA_FILE'>,
   source: Source,
   names: SlotNames,
-  tls?: Tls,
 ): Promise<Result<null, SourceFinding>> {
-  const dropped = await inSource(
-    settings,
-    source,
-    AT_SOURCE_WITHIN_MS,
-    ({ session }) => dropSlot(session, names),
-    { mode: 'change', ...(tls && { tls }) },
-  );
+  const bounds = { within: AT_SOURCE_WITHIN_MS, mode: 'change' } as const;
+  const dropped = await inSource(settings, source, bounds, ({ session }) => dropSlot(session, names));
   return dropped.ok ? ok(null) : dropped;
 }

@@ -18,7 +18,7 @@ import {
   readSchemaFacts,
   type SchemaFacts,
 } from './source-schema.ts';
-import { inSource, type Tls } from './source-session.ts';
+import { inSource } from './source-session.ts';
 
 /**
  * Makes the schema of a source in an empty database that nobody else can reach, before `main` is closed for its copy:
@@ -33,7 +33,6 @@ export interface TrialHost extends RowsHost {
 interface Trial {
   project_id: string;
   source: Source;
-  tls: Tls;
   /** Chosen tables; null: all. */
   tables: [schema: string, name: string][] | null;
   leftAlone: LeftAlone;
@@ -50,19 +49,15 @@ const TEMPORARY_MB = 64;
 /** @returns what the copy would refuse or leave out. @throws HostError HOST_FULL, POSTGRES_UNAVAILABLE */
 export async function trySchema(
   host: TrialHost,
-  { project_id, source, tls, tables, leftAlone }: Trial,
+  { project_id, source, tables, leftAlone }: Trial,
 ): Promise<SourceFinding[]> {
-  const read = await inSource(
-    host.settings,
-    source,
-    FACTS_WITHIN_MS,
-    ({ session }) => readSchemaFacts(session),
-    { tls },
+  const read = await inSource(host.settings, source, { within: FACTS_WITHIN_MS }, ({ session }) =>
+    readSchemaFacts(session),
   );
   if (!read.ok) return [read.failure];
   const facts = read.value;
   try {
-    const archive = await dumpSource(host.settings, source, tls, {
+    const archive = await dumpSource(host.settings, source, {
       within: DUMP_WITHIN_MS,
       excluded: excludedOf(facts, tables, leftAlone),
     });

@@ -124,7 +124,7 @@ class Move {
 
   /** As the other host connects. @returns its name there, or what is wrong */
   async read(database?: string): Promise<unknown> {
-    const found = await inSource({}, this.source(database), 10_000, async ({ session, tls }) => {
+    const found = await inSource({}, this.source(database), { within: 10_000 }, async ({ session, tls }) => {
       const { rows } = await session.query('SELECT current_user::text AS name');
       return [rows[0], tls];
     });
@@ -203,19 +203,15 @@ describe('the login of a move', () => {
     expect(second).toEqual(first);
     expect(await move.read()).toEqual(move.isAdmitted);
     expect(await move.read(main.database)).not.toEqual(move.isAdmitted);
-    await expect(openReplicationSession({}, move.source(main.database), 'channel_binding')).rejects.toThrow(
-      'pg_hba.conf',
-    );
+    await expect(
+      openReplicationSession({}, { ...move.source(main.database), tls: 'channel_binding' }),
+    ).rejects.toThrow('pg_hba.conf');
     await expect(asClient(former.host, 'direct', read, 'owner', 'select 1')).rejects.toThrow('pg_hba.conf');
 
-    const opened = await openReplicationSession({}, move.source(), 'channel_binding');
+    const opened = await openReplicationSession({}, { ...move.source(), tls: 'channel_binding' });
     await opened.session.query(`CREATE_REPLICATION_SLOT ${followName(closed.id)} LOGICAL pgoutput`);
-    await inSource(
-      {},
-      move.source(),
-      10_000,
-      ({ session }) => session.query(`CREATE PUBLICATION ${followName(closed.id)}`),
-      { mode: 'change' },
+    await inSource({}, move.source(), { within: 10_000, mode: 'change' }, ({ session }) =>
+      session.query(`CREATE PUBLICATION ${followName(closed.id)}`),
     );
     expect(await move.release()).toEqual({ released: true });
     opened.end();
@@ -227,7 +223,7 @@ describe('the login of a move', () => {
   test('a login that nobody extends is removed with its slot, and is never made again', async () => {
     const move = new Move(project, main);
     await move.admit({ valid_seconds: 1, frozen: [main.branch_id] });
-    const opened = await openReplicationSession({}, move.source(), 'channel_binding');
+    const opened = await openReplicationSession({}, { ...move.source(), tls: 'channel_binding' });
     await opened.session.query(`CREATE_REPLICATION_SLOT ${followName(project.id)} LOGICAL pgoutput`);
     await eventually(async () => {
       await releaseExpired(former.host);
@@ -417,14 +413,12 @@ describe('the login of a move', () => {
   test('the release finds slots of other names, and publications in clones', async () => {
     const move = new Move(project, main);
     await move.admit();
-    const opened = await openReplicationSession({}, move.source(), 'channel_binding');
+    const opened = await openReplicationSession({}, { ...move.source(), tls: 'channel_binding' });
     for (const slot of [followName(project.id), 'pg_16400_sync_16384_7000000000000000000'])
       await opened.session.query(`CREATE_REPLICATION_SLOT ${slot} LOGICAL pgoutput`);
     opened.end();
-    const make = await inSource(
-      ...([{}, move.source(), 10_000] as const),
-      ({ session }) => session.query('CREATE PUBLICATION mine; CREATE PUBLICATION more'),
-      { mode: 'change' },
+    const make = await inSource({}, move.source(), { within: 10_000, mode: 'change' }, ({ session }) =>
+      session.query('CREATE PUBLICATION mine; CREATE PUBLICATION more'),
     );
     expect(make.ok, JSON.stringify(make)).toBe(true);
     // A tenant can name the login, which could not be dropped then.
@@ -456,7 +450,7 @@ describe('the login of a move', () => {
     await earlier.admit();
     await later.admit();
     expect(await earlier.read()).not.toEqual(earlier.isAdmitted);
-    const opened = await openReplicationSession({}, later.source(), 'channel_binding');
+    const opened = await openReplicationSession({}, { ...later.source(), tls: 'channel_binding' });
     await opened.session.query(`CREATE_REPLICATION_SLOT ${followName(project.id)} LOGICAL pgoutput`);
     opened.end();
     expect(await earlier.release()).toEqual({ released: false });
@@ -572,11 +566,8 @@ describe('the login of a move', () => {
           ).toHaveLength(1),
         );
         // PostgreSQL would cancel it after a second by default.
-        const locked = await inSource(
-          ...([{}, move.source(), 10_000] as const),
-          ({ session }) =>
-            session.query("begin; set local lock_timeout = '900ms'; lock table public.dead in share mode"),
-          { mode: 'change' },
+        const locked = await inSource({}, move.source(), { within: 10_000, mode: 'change' }, ({ session }) =>
+          session.query("begin; set local lock_timeout = '900ms'; lock table public.dead in share mode"),
         );
         expect(locked.ok, JSON.stringify(locked)).toBe(true);
       } finally {
@@ -901,7 +892,7 @@ describe('a copy that follows', () => {
     await eventually(async () => expect((await compare()).compared).toMatchObject({ tables: 6 }));
     // A view that takes the name of a table is not read either.
     await owner('create view swapped as select trap() as trapped');
-    const counted = await inSource({}, move.source(), 10_000, async ({ session }) =>
+    const counted = await inSource({}, move.source(), { within: 10_000 }, async ({ session }) =>
       countRows(session, { schema: 'public', name: 'swapped' } as CopiedTable),
     );
     expect(counted).toMatchObject({ ok: false });
@@ -918,7 +909,7 @@ describe('a copy that follows', () => {
       ...probe,
     });
     expect(probed.findings).toMatchObject([{ problem: 'rights', object: 'public.filtered' }]);
-    const found = await inSource({}, move.source(), 10_000, ({ session }) =>
+    const found = await inSource({}, move.source(), { within: 10_000 }, ({ session }) =>
       session.query('select * from public.filtered'),
     );
     expect(found).toMatchObject({
@@ -931,7 +922,7 @@ describe('a copy that follows', () => {
 
   /** As if it was copied now, after the changes of the tests before. */
   async function copiedNow() {
-    const print = await inSource({}, move.source(), 10_000, ({ session }) =>
+    const print = await inSource({}, move.source(), { within: 10_000 }, ({ session }) =>
       databasePrint(session, 'schema'),
     );
     await next.query('update following set print = $1 where project_id = $2', [
