@@ -37,15 +37,11 @@ const TABLES = `
   JOIN pg_namespace AS root_schema ON root_schema.oid = root.relnamespace
   WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm') AND c.relpersistence <> 't' AND ${OWN_SCHEMA}`;
 
-/** A rule is a part of its view, and a default of its table. */
+/** An object depends on its schema. A rule is a part of its view, and a default of its table. */
 const OBJECTS = `
   WITH RECURSIVE left_alone AS (
-    SELECT 'pg_class'::regclass::oid AS classid, c.oid AS objid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-      WHERE n.nspname = ANY ($1::text[]) OR c.oid = ANY ($2::oid[])
-    UNION SELECT 'pg_proc'::regclass, p.oid FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = pronamespace WHERE n.nspname = ANY ($1::text[])
-    UNION SELECT 'pg_type'::regclass, t.oid FROM pg_type AS t JOIN pg_namespace AS n ON n.oid = typnamespace WHERE n.nspname = ANY ($1::text[])
-    UNION SELECT 'pg_operator'::regclass, o.oid FROM pg_operator AS o JOIN pg_namespace AS n ON n.oid = oprnamespace WHERE n.nspname = ANY ($1::text[])
-    UNION SELECT 'pg_collation'::regclass, o.oid FROM pg_collation AS o JOIN pg_namespace AS n ON n.oid = collnamespace WHERE n.nspname = ANY ($1::text[])
+    SELECT 'pg_namespace'::regclass::oid AS classid, n.oid AS objid FROM pg_namespace AS n WHERE n.nspname = ANY ($1::text[])
+    UNION SELECT 'pg_class'::regclass, c.oid FROM unnest($2::oid[]) AS c (oid)
     UNION SELECT 'pg_extension'::regclass, e.oid FROM pg_extension AS e WHERE e.extname = ANY ($3::text[])
     UNION SELECT d.classid, d.objid FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = d.refobjid
       WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = ANY ($3::text[])

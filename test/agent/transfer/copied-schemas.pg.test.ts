@@ -266,7 +266,7 @@ test('chosen tables are copied from a source that hides the others', async () =>
 
 test('what is left alone is neither locked nor read, and what depends on it is named', async () => {
   await make(`create table book (id int primary key, title text); insert into book values (1, 'one');
-    reset role; create schema auth; create table auth.users (id int primary key); create function auth.uid() returns int language sql as 'select 1';
+    reset role; create schema auth; create table auth.users (id int primary key); create function auth.uid() returns int language sql as 'select 1'; create extension citext schema auth;
     create schema app authorization app; grant usage on schema auth to app; grant references, select on auth.users to app; set role app;
     create table app.note (id int primary key, author_id int references auth.users); create view app.authors as select id from auth.users;
     create table app.signed (id int primary key, by int default auth.uid()); create table public.log (at date) partition by range (at); create table public.log_1 partition of public.log default;
