@@ -33,13 +33,13 @@ export interface SchemaFacts {
 const SCHEMAS_MAX = 50;
 const LISTED_MAX = 1_000;
 
-/** Settings of the login in this database, of the database, and of the login everywhere, in PostgreSQL's order. */
+/** Settings of the login in this database, of the login, and of the database, in PostgreSQL's order. */
 const SEARCH_PATH = `
   SELECT coalesce((
     SELECT substr(setting, 13) FROM pg_db_role_setting AS s CROSS JOIN LATERAL unnest(setconfig) AS setting
     WHERE setting LIKE 'search\\_path=%' AND setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = session_user))
       AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
-    ORDER BY setdatabase <> 0 AND setrole <> 0 DESC, setrole = 0 AND setdatabase <> 0 DESC LIMIT 1
+    ORDER BY setrole <> 0 DESC, setdatabase <> 0 DESC LIMIT 1
   ), (SELECT boot_val FROM pg_settings WHERE name = 'search_path')) AS path, session_user::text AS login`;
 
 const OWN_SCHEMAS = `SELECT nspname AS name FROM pg_namespace AS n WHERE ${OWN_SCHEMA} ORDER BY 1 LIMIT ${SCHEMAS_MAX + 1}`;

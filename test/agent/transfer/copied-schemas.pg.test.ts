@@ -4,7 +4,7 @@ import { basename, join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import type { MethodResult } from '../../../shared/protocol/operations.ts';
-import { connect } from '../../support/database.ts';
+import { connect, query } from '../../support/database.ts';
 import { eventually } from '../../support/eventually.ts';
 import { killDumps } from '../../support/host/dump-processes.ts';
 import { asRoot, startHost, type TestHost } from '../../support/host/host.ts';
@@ -126,6 +126,26 @@ describe('a copy is the catalog of its source', () => {
     const [theirs, ours] = await Promise.all([source.run(NEXT_VALUES), owner(branch, NEXT_VALUES)]);
     expect(ours).toEqual(theirs);
   });
+});
+
+test('code that runs with the rows finds its names as for the login of the source', async () => {
+  await make(`create schema one; create schema two;
+    create function one.helper() returns int language sql immutable as 'select 1';
+    create function two.helper() returns int language sql immutable as 'select 2';
+    create function public.found(int) returns int language plpgsql immutable as 'begin return helper(); end';
+    create table public.item (id int primary key, n int generated always as (public.found(id)) stored)`);
+  // PostgreSQL prefers the setting of the login to that of the database.
+  await source.run(
+    'alter role app set search_path = one, public; alter database shop set search_path = two, public',
+  );
+  try {
+    await query(source.url(), 'insert into public.item values (1)');
+    const branch = await newBranch();
+    expect((await copyInto(branch)).findings).toEqual([]);
+    expect(await owner(branch, 'select n from public.item')).toEqual([{ n: 1 }]);
+  } finally {
+    await source.run('alter role app reset search_path; alter database shop reset search_path');
+  }
 });
 
 test('a unique key of a partitioned table holds after a copy', async () => {
