@@ -73,6 +73,7 @@ export async function probeSource(
     const tried = await trySchema(host, {
       project_id,
       source: examined.value.source,
+      use: wanted.use,
       tables: wanted.tables === null ? null : examined.value.tables,
       leftAlone: examined.value.leftAlone,
     });

@@ -14,7 +14,9 @@ import { inSource, readAuthorities } from './source-session.ts';
 type Named = readonly [schema: string, name: string];
 
 export interface SchemaFacts {
-  /** The setting of its clients, with the other schemas after it: code without schemas finds its names. */
+  /** The setting of its clients. */
+  ownPath: string;
+  /** It with the other schemas after it: code without schemas finds its names. */
   searchPath: string;
   /** Materialized views with rows. */
   populated: Named[];
@@ -25,8 +27,6 @@ export interface SchemaFacts {
   /** Tables that the login cannot read, and schemas that it cannot use. */
   unreadable: Named[];
   hiddenSchemas: string[];
-  /** Code that runs without the schemas of its names while an index or a view is built, with what mends it. */
-  unsafe: { used_by: string; function: string; statement: string }[];
 }
 
 /** More of them would slow each look for a name. */
@@ -60,16 +60,43 @@ const UNREADABLE = `SELECT n.nspname AS schema, c.relname AS name FROM pg_class 
 
 const HIDDEN_SCHEMAS = `SELECT n.nspname AS name FROM pg_namespace AS n WHERE ${OWN_SCHEMA} AND NOT has_schema_privilege(n.oid, 'USAGE')`;
 
-/** Functions of an index or a materialized view whose bodies name other own objects without a path of their own. */
-const UNSAFE = `
-  WITH used AS (
-    SELECT DISTINCT d.refobjid AS function, format('%I.%I', n.nspname, c.relname) AS used_by
-    FROM pg_depend AS d JOIN pg_class AS c ON c.oid = d.objid JOIN pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_proc'::regclass AND c.relkind IN ('i', 'I') AND ${OWN_SCHEMA}
+/** Functions of what PostgreSQL computes again for each change that it applies: checks, generated columns, triggers. */
+const APPLIED = `
     UNION
-    SELECT DISTINCT d.refobjid, format('%I.%I', n.nspname, c.relname)
-    FROM pg_depend AS d JOIN pg_rewrite AS r ON r.oid = d.objid JOIN pg_class AS c ON c.oid = r.ev_class JOIN pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_proc'::regclass AND c.relkind = 'm' AND c.relispopulated AND ${OWN_SCHEMA}
+    SELECT d.refobjid, CASE WHEN c.oid IS NULL THEN format_type(k.contypid, NULL) ELSE format('%I.%I', n.nspname, c.relname) END
+    FROM pg_constraint AS k
+    JOIN pg_depend AS d ON d.classid = 'pg_constraint'::regclass AND d.objid = k.oid AND d.refclassid = 'pg_proc'::regclass
+    LEFT JOIN pg_class AS c ON c.oid = k.conrelid LEFT JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE k.contype = 'c'
+    UNION
+    SELECT d.refobjid, format('%I.%I', n.nspname, c.relname) FROM pg_attrdef AS e
+    JOIN pg_attribute AS a ON a.attrelid = e.adrelid AND a.attnum = e.adnum AND a.attgenerated <> ''
+    JOIN pg_depend AS d ON d.classid = 'pg_attrdef'::regclass AND d.objid = e.oid AND d.refclassid = 'pg_proc'::regclass
+    JOIN pg_class AS c ON c.oid = e.adrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    UNION
+    SELECT t.tgfoid, format('%I.%I', n.nspname, c.relname) FROM pg_trigger AS t
+    JOIN pg_class AS c ON c.oid = t.tgrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE t.tgenabled IN ('A', 'R')`;
+
+/**
+ * Functions of an index or a materialized view, also in views below it, whose bodies name other own objects without a path of
+ * their own.
+ * @param others more of `used`
+ */
+const unsafe = (others: string) => `
+  WITH RECURSIVE built AS (
+    SELECT c.oid, format('%I.%I', n.nspname, c.relname) AS used_by
+    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE (c.relkind IN ('i', 'I') OR c.relkind = 'm' AND c.relispopulated) AND ${OWN_SCHEMA}
+    UNION
+    SELECT v.oid, used_by FROM built JOIN pg_rewrite AS r ON r.ev_class = built.oid AND r.ev_type = '1'
+    JOIN pg_depend AS d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid AND d.refclassid = 'pg_class'::regclass
+    JOIN pg_class AS v ON v.oid = d.refobjid AND v.relkind = 'v'
+  ), used AS (
+    SELECT d.refobjid AS function, used_by FROM built
+    JOIN pg_depend AS d ON d.classid = 'pg_class'::regclass AND d.objid = built.oid AND d.refclassid = 'pg_proc'::regclass
+    UNION
+    SELECT d.refobjid, used_by FROM built JOIN pg_rewrite AS r ON r.ev_class = built.oid AND r.ev_type = '1'
+    JOIN pg_depend AS d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid AND d.refclassid = 'pg_proc'::regclass${others}
   )
   SELECT used_by, f.oid::regprocedure::text AS function,
     'ALTER FUNCTION ' || format('%I.%I(%s)', fn.nspname, f.proname, pg_get_function_identity_arguments(f.oid)) || ' SET search_path = ' AS statement
@@ -91,6 +118,26 @@ const UNSAFE = `
     )
   ORDER BY 1, 2 LIMIT ${LISTED_MAX}`;
 
+/** Code that runs without the schemas of its names, with what mends it. */
+export interface UnsafeCode {
+  used_by: string;
+  function: string;
+  statement: string;
+}
+
+/**
+ * Reads which code runs without the schemas of its names while an index or a view is built, or a change is applied.
+ * @throws an error of the source
+ */
+export async function readUnsafeCode(
+  session: Session,
+  { ownPath }: SchemaFacts,
+  use: 'import' | 'follow',
+): Promise<UnsafeCode[]> {
+  const { rows } = await session.query<UnsafeCode>(unsafe(use === 'follow' ? APPLIED : ''));
+  return rows.map(({ statement, ...found }) => ({ ...found, statement: `${statement}${ownPath}, pg_temp` }));
+}
+
 /** Reads what a dump does not say. @throws an error that is marked as one of the source */
 export async function readSchemaFacts(session: Session): Promise<SchemaFacts> {
   const rowsOf = async <Row extends object>(sql: string) => (await atSource(session.query<Row>(sql))).rows;
@@ -99,18 +146,16 @@ export async function readSchemaFacts(session: Session): Promise<SchemaFacts> {
   const names = async (sql: string) => (await rowsOf<{ name: string }>(sql)).map(({ name }) => name);
   const [setting] = await rowsOf<{ path: string; login: string }>(SEARCH_PATH);
   const schemas = await names(OWN_SCHEMAS);
-  const own = (setting?.path ?? '').replaceAll('"$user"', identifier(setting?.login ?? 'public'));
+  const ownPath = (setting?.path ?? '').replaceAll('"$user"', identifier(setting?.login ?? 'public'));
   const others = schemas.length > SCHEMAS_MAX ? [] : schemas.map(identifier);
-  const searchPath = [own, ...others].filter(Boolean).join(', ');
-  const unsafe = await rowsOf<SchemaFacts['unsafe'][number]>(UNSAFE);
   return {
-    searchPath,
+    ownPath,
+    searchPath: [ownPath, ...others].filter(Boolean).join(', '),
     populated: await named(POPULATED),
     invalidIndexes: await names(INVALID),
     policies: await named(POLICIES),
     unreadable: await named(UNREADABLE),
     hiddenSchemas: await names(HIDDEN_SCHEMAS),
-    unsafe: unsafe.map(({ statement, ...found }) => ({ ...found, statement: `${statement}${own}, pg_temp` })),
   };
 }
 

@@ -16,7 +16,9 @@ import {
   excludedOf,
   leftOutFindings,
   readSchemaFacts,
+  readUnsafeCode,
   type SchemaFacts,
+  type UnsafeCode,
 } from './source-schema.ts';
 import { inSource } from './source-session.ts';
 
@@ -32,6 +34,7 @@ export interface TrialHost extends RowsHost {
 
 interface Trial {
   project_id: string;
+  use: 'import' | 'follow';
   source: Source;
   /** Chosen tables; null: all. */
   tables: [schema: string, name: string][] | null;
@@ -49,13 +52,14 @@ const TEMPORARY_MB = 64;
 /** @returns what the copy would refuse or leave out. @throws HostError HOST_FULL, POSTGRES_UNAVAILABLE */
 export async function trySchema(
   host: TrialHost,
-  { project_id, source, tables, leftAlone }: Trial,
+  { project_id, use, source, tables, leftAlone }: Trial,
 ): Promise<SourceFinding[]> {
-  const read = await inSource(host.settings, source, { within: FACTS_WITHIN_MS }, ({ session }) =>
-    readSchemaFacts(session),
-  );
+  const read = await inSource(host.settings, source, { within: FACTS_WITHIN_MS }, async ({ session }) => {
+    const facts = await readSchemaFacts(session);
+    return { facts, unsafe: await readUnsafeCode(session, facts, use) };
+  });
   if (!read.ok) return [read.failure];
-  const facts = read.value;
+  const { facts, unsafe } = read.value;
   try {
     const archive = await dumpSource(host.settings, source, {
       within: DUMP_WITHIN_MS,
@@ -63,7 +67,7 @@ export async function trySchema(
     });
     const plan = planRestore(archive, { tables, policies: facts.policies, leftAlone: leftAlone.objects });
     const refusals = await inTrialDatabase(host, project_id, (session) => restoreAll(session, plan, facts));
-    return [...refusals, ...leftOutFindings(plan, facts), ...unsafeFindings(facts)];
+    return [...refusals, ...leftOutFindings(plan, facts), ...unsafe.map(unsafeFinding)];
   } catch (error) {
     if (error instanceof Refused) return [error.finding];
     throw error;
@@ -150,12 +154,10 @@ function findingOf(error: unknown): SourceFinding {
   throw error;
 }
 
-/** Since version 17 PostgreSQL builds indexes and views without the schemas of the clients. */
-const unsafeFindings = ({ unsafe }: SchemaFacts): SourceFinding[] =>
-  unsafe.map(({ used_by, function: name, statement }) =>
-    finding(
-      'schema',
-      `${short(name)}, which ${short(used_by)} uses, may name objects without their schemas, which PostgreSQL does not find while it builds indexes and materialized views.`,
-      { severity: 'warning', object: short(name), statement: short(statement) },
-    ),
+/** Since version 17 PostgreSQL builds indexes and views without the schemas of the clients, and applies changes so in each. */
+const unsafeFinding = ({ used_by, function: name, statement }: UnsafeCode): SourceFinding =>
+  finding(
+    'schema',
+    `${short(name)}, which ${short(used_by)} uses, may name objects without their schemas, which PostgreSQL does not find while it builds indexes and materialized views, or applies changes.`,
+    { severity: 'warning', object: short(name), statement: short(statement) },
   );

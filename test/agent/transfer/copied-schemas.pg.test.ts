@@ -246,6 +246,13 @@ test('a copy whose dump is killed, or finds a table locked, leaves nothing here 
     ).toEqual([]),
   );
   expect(asRoot(() => readdirSync(join(servers.settings.STATE_DIR, 'dumps')))).toEqual([]);
+  await source.run(
+    `drop index page_slugs; set role app; set search_path = public; create view slugs as select slug(title) from page;
+     create view of_slugs as select * from slugs; create materialized view kept as select * from of_slugs`,
+  );
+  expect((await probe(branch)).findings).toMatchObject([
+    { severity: 'warning', object: 'public.slug(text)', message: expect.stringContaining('public.kept') },
+  ]);
   expect((await copyInto(branch)).copied).not.toBeNull();
 });
 

@@ -79,6 +79,43 @@ test.each(
   await follower.expectNothingLeft();
 });
 
+test('code of checks and generated columns that names objects without their schemas is named before it stops a change', async () => {
+  const { source } = follower;
+  await follower.renew();
+  await source.run(`set role app; create function helper(t text) returns text language sql immutable as 'select lower(t)';
+    create function lowered(t text) returns text language plpgsql immutable as 'begin return helper(t); end';
+    create function is_lower(t text) returns boolean language plpgsql immutable as 'begin return helper(t) = t; end';
+    create domain lower as text check (is_lower(value));
+    create table page (id int primary key, title text, low text generated always as (lowered(title)) stored);
+    create table word (id int primary key, word text check (is_lower(word)), other lower);
+    insert into page values (1, 'A')`);
+  const probe = async (use: 'follow' | 'import') => {
+    const { branch_id, database, project_id } = follower.ids;
+    const { findings } = await follower.run('transfer.probe', {
+      ...{ project_id, source_url: source.url(), use, into: { branch_id, database } },
+      ...{ tables: null, publication: null, room_bytes: 2 ** 30 },
+    });
+    return findings.flatMap(({ problem, object, message }) =>
+      problem === 'schema' ? [[object, /which (\S+) uses/.exec(message)?.[1]]] : [],
+    );
+  };
+  expect(await probe('import')).toEqual([]);
+  expect((await probe('follow')).toSorted()).toEqual([
+    ['public.is_lower(text)', 'public.lower'],
+    ['public.is_lower(text)', 'public.word'],
+    ['public.lowered(text)', 'public.page'],
+  ]);
+  await follower.begin();
+  await source.run("set role app; insert into page values (2, 'B')");
+  await eventually(async () =>
+    expect(await follower.status()).toMatchObject({
+      state: 'stopped',
+      problem: { code: 'apply', message: expect.stringContaining('helper(text) does not exist') },
+    }),
+  );
+  await follower.end();
+});
+
 const BASE = `set role app; create table shop (id int primary key, name text, kind varchar(9) check (kind in ('a', 'b')));
   create table visit (id int, at date, primary key (id, at)) partition by range (at); create table visit_old partition of visit for values from (minvalue) to ('2026-01-01');
   create type mood as enum ('good', 'bad'); create table felt (id int primary key, mood mood); create domain label as text; create sequence numbers; create view names as select name from shop;
