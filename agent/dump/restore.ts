@@ -27,6 +27,8 @@ export interface Choice {
   policies: readonly (readonly [schema: string, tag: string])[];
   /** Objects that are left alone, or depend on such a one, as `catalog oid`. */
   leftAlone?: ReadonlySet<string>;
+  /** The schema `public` is the platform's, as in a project with extensions, so its comment stays. */
+  isPublicOfPlatform?: boolean;
 }
 
 /** What an owner of a branch cannot make. */
@@ -46,8 +48,10 @@ export const describeEntry = ({ kind, schema, tag }: ArchiveEntry): string =>
   `${kind.toLowerCase()} ${schema === null ? '' : `${schema}.`}${tag}`;
 
 /** Each database has it, or it is the extension's or the platform's. */
-const isThere = ({ kind, tag }: ArchiveEntry) =>
-  (kind === 'SCHEMA' && tag === 'public') || (kind === 'COMMENT' && /^(?:EXTENSION|DATABASE) /.test(tag));
+const isThere = ({ kind, tag }: ArchiveEntry, { isPublicOfPlatform = false }: Choice) =>
+  (kind === 'SCHEMA' && tag === 'public') ||
+  (kind === 'COMMENT' &&
+    (/^(?:EXTENSION|DATABASE) /.test(tag) || (isPublicOfPlatform && tag === 'SCHEMA public')));
 
 /** Parts of an object, which nobody misses by themselves. */
 const isPart = ({ kind }: ArchiveEntry) =>
@@ -125,7 +129,8 @@ function unusedSequences(entries: readonly ArchiveEntry[], gone: ReadonlySet<num
 }
 
 /** What is made, in which order, and what is left out. */
-export function planRestore(entries: Archive, { tables, policies, leftAlone }: Choice): RestorePlan {
+export function planRestore(entries: Archive, choice: Choice): RestorePlan {
+  const { tables, policies, leftAlone } = choice;
   const ofRoles = new Set(policies.map(([schema, tag]) => keyOf(schema, tag)));
   const notHere = entries
     .filter(
@@ -139,7 +144,7 @@ export function planRestore(entries: Archive, { tables, policies, leftAlone }: C
     for (const more of withDependents(entries, [id])) unchosen.add(more);
   const removed = withDependents(entries, notHere);
   const isMade = (entry: ArchiveEntry) =>
-    entry.definition !== '' && !isThere(entry) && !unchosen.has(entry.id) && !removed.has(entry.id);
+    entry.definition !== '' && !isThere(entry, choice) && !unchosen.has(entry.id) && !removed.has(entry.id);
   const made = entries.filter(isMade);
   const plan: RestorePlan = {
     first: [],

@@ -13,6 +13,7 @@ import type { Pool, Session } from '../postgres/connect.ts';
 import { databasePrint } from '../postgres/database-print.ts';
 import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
+import { extensionsOfProject } from '../postgres/project-extensions.ts';
 import type { Excesses } from '../process/excesses.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
@@ -417,6 +418,7 @@ class Load {
       tables: this.#params.tables === null ? null : this.#examined.tables,
       policies: sameRoles ? [] : facts.policies,
       leftAlone: this.#examined.leftAlone.objects,
+      isPublicOfPlatform: (await extensionsOfProject(this.#host.postgres, project_id)).length > 0,
     };
     const plan = planRestore(archive, choice);
     const [missing] = mustBeComplete ? plan.leftOut : [];

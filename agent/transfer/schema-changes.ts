@@ -8,6 +8,7 @@ import { readFacts } from '../difference/schema/schema-facts.ts';
 import { identifier, inTransaction, type Session } from '../postgres/connect.ts';
 import { databasePrint } from '../postgres/database-print.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
+import { extensionsOfProject } from '../postgres/project-extensions.ts';
 import { pollUntil } from '../process/loops.ts';
 import {
   type CopiedTable,
@@ -82,6 +83,7 @@ export async function compareWithSource(
         tables: followed.tables,
         policies: followed.print === null ? known.policies : [],
         leftAlone: leftAlone.objects,
+        isPublicOfPlatform: (await extensionsOfProject(host.postgres, followed.project_id)).length > 0,
       });
       const here = await readBranch(host, followed);
       const changes = await inFollowed(host, followed, 'read', (own) =>

@@ -65,8 +65,16 @@ export async function trySchema(
       within: DUMP_WITHIN_MS,
       excluded: excludedOf(facts, tables, leftAlone),
     });
-    const plan = planRestore(archive, { tables, policies: facts.policies, leftAlone: leftAlone.objects });
-    const refusals = await inTrialDatabase(host, project_id, (session) => restoreAll(session, plan, facts));
+    const extensions = await extensionsOfProject(host.postgres, project_id);
+    const plan = planRestore(archive, {
+      tables,
+      policies: facts.policies,
+      leftAlone: leftAlone.objects,
+      isPublicOfPlatform: extensions.length > 0,
+    });
+    const refusals = await inTrialDatabase(host, { project_id, extensions }, (session) =>
+      restoreAll(session, plan, facts),
+    );
     return [...refusals, ...leftOutFindings(plan, facts), ...unsafe.map(unsafeFinding)];
   } catch (error) {
     if (error instanceof Refused) return [error.finding];
@@ -76,7 +84,7 @@ export async function trySchema(
 
 async function inTrialDatabase(
   host: TrialHost,
-  project_id: string,
+  { project_id, extensions }: { project_id: string; extensions: readonly string[] },
   action: (session: Session) => Promise<SourceFinding[]>,
 ): Promise<SourceFinding[]> {
   const job_id = randomUUID();
@@ -84,7 +92,6 @@ async function inTrialDatabase(
   return withLocks(host.sessions, [`clone:${job_id}`], async (own) => {
     try {
       await own.query(`CREATE DATABASE ${identifier(database)} TEMPLATE template0 STRATEGY wal_log`);
-      const extensions = await extensionsOfProject(host.postgres, project_id);
       await inDatabase(host.settings, database, (empty) => grantGroups(empty, project_id, extensions));
       await openToLoad(own, host.settings, { job_id, project_id }, TEMPORARY_MB);
       const session = await openLoadSession(host, { user: loadLoginName(job_id), database, project_id });

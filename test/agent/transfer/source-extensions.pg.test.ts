@@ -52,7 +52,8 @@ const CASES: Record<string, Case> = {
     warnings: ['extension'],
   },
   'PostGIS, and a project that was created with it': {
-    made: `create extension postgis; create table place (id int primary key, at geometry default st_point(1, 2)); alter table place owner to app;
+    // The platform owns the schema `public` of such a project.
+    made: `comment on schema public is 'of the shop'; create extension postgis; create table place (id int primary key, at geometry default st_point(1, 2)); alter table place owner to app;
       insert into place select n, st_point(n, -n) from generate_series(1, 5) n; insert into place values (6)`,
     extensions: ['postgis'],
     errors: [],
@@ -83,7 +84,7 @@ const CASES: Record<string, Case> = {
   },
 };
 
-const UNDO = `drop extension if exists pg_stat_statements, pageinspect, bloom, postgis cascade;
+const UNDO = `comment on schema public is 'standard public schema'; drop extension if exists pg_stat_statements, pageinspect, bloom, postgis cascade;
   drop schema if exists extensions, cron, vault cascade; drop table if exists searched, place cascade; drop function if exists first_page`;
 
 const VERSIONS = IS_NIGHTLY ? [...OLDER_VERSIONS, '18'] : ['18'];
