@@ -27,6 +27,7 @@ import {
 import { isPublished, readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
 import { readExtensionUse } from './source-extensions.ts';
 import { policyOf, type SourcePolicy } from './source-policy.ts';
+import { unreadable } from './source-schema.ts';
 import { inSource } from './source-session.ts';
 import type { PublishedTable } from './source-slot.ts';
 import { type TrialHost, trySchema } from './try-schema.ts';
@@ -72,8 +73,8 @@ export async function probeSource(
       return { source, findings: found };
     const tried = await trySchema(host, {
       project_id,
-      source: examined.value.source,
       use: wanted.use,
+      source: examined.value.source,
       tables: wanted.tables === null ? null : examined.value.tables,
       leftAlone: examined.value.leftAlone,
     });
@@ -454,9 +455,6 @@ function sizeFindings(total: number, room: number, free: number): SourceFinding[
       : `The database host has no room for tables of ${inGib(total)}. Contact its operator.`;
   return unless(total <= Math.min(room, free), 'size', message, { path: 'tables' });
 }
-
-const unreadable = (object: string, statement: string) =>
-  finding('rights', `The login has no right SELECT on ${object}.`, { object, statement });
 
 function rightsFindings(
   { user, database, may_replicate, may_create, hidden_sequences }: SourceCatalog,

@@ -248,6 +248,13 @@ const endDump = (settings: AgentSettings, source: Source, name: string) =>
     ),
   );
 
+export const unreadable = (object: string, statement: string, right = 'SELECT') =>
+  finding(
+    'rights',
+    `The login has no right ${right} on ${object}. Grant it, or leave it alone with exclude_schemas or exclude_tables.`,
+    { object, statement },
+  );
+
 function findingOfDump({ user }: Source, { reason, message }: DumpError, isLocked: boolean) {
   if (reason === 'too_long') return finding('connection', 'The source took too long to describe its schema.');
   if (reason === 'too_large') return finding('schema', 'The schema of the source is too large.');
@@ -259,10 +266,11 @@ function findingOfDump({ user }: Source, { reason, message }: DumpError, isLocke
   const [, kind = '', name = ''] = DENIED.exec(message) ?? [];
   if (kind !== '') {
     const right = kind === 'schema' ? 'USAGE' : 'SELECT';
-    return finding('rights', `The login has no right ${right} on the ${kind} ${short(name)}.`, {
-      object: short(name),
-      statement: `GRANT ${right} ON ${kind.toUpperCase()} ${name} TO ${identifier(user)}`,
-    });
+    return unreadable(
+      short(name),
+      `GRANT ${right} ON ${kind.toUpperCase()} ${name} TO ${identifier(user)}`,
+      right,
+    );
   }
   const said = message.split('\n').find((line) => line.startsWith('pg_dump: error:')) ?? message;
   return finding(
