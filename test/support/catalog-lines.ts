@@ -86,7 +86,7 @@ const CATALOGS: Record<string, CatalogReader> = {
       generated: newer('o', 'attgenerated'),
       collation: `(SELECT ${name('collnamespace', 'collname')} FROM pg_collation WHERE oid = attcollation)`,
       storage: 'attstorage',
-      compression: newer('o', 'attcompression'),
+      compression: `nullif(${newer('o', 'attcompression')}, '')`,
       statistics: `nullif(${newer('o', 'attstattarget')}, '-1')`,
       options: sorted('attoptions'),
       foreign: sorted('attfdwoptions'),
@@ -147,7 +147,7 @@ const CATALOGS: Record<string, CatalogReader> = {
   inheritance: {
     from: 'pg_inherits AS o',
     identity: `${relation('inhrelid')} || ' < ' || ${relation('inhparent')}`,
-    properties: { place: 'inhseqno', detached: newer('o', 'inhdetachpending') },
+    properties: { place: 'inhseqno', detached: `nullif(${newer('o', 'inhdetachpending')}, 'false')` },
     where: `inhrelid IN (SELECT oid FROM (${OWN_CLASS}) AS own WHERE relkind NOT IN ('i', 'I'))`,
   },
   sequence: {

@@ -12,6 +12,7 @@ import { AGENT_LOGINS } from '../../../agent/servers/configuration.ts';
 import { type CopiedTable, countRows } from '../../../agent/transfer/copy-rows.ts';
 import { inSource, openReplicationSession } from '../../../agent/transfer/source-session.ts';
 import { makePassword, scramVerifier } from '../../../edge/crypto/scram.ts';
+import { loginName } from '../../../shared/branch/login.ts';
 import type { Method, MethodResult } from '../../../shared/protocol/operations.ts';
 import { followName, moverLogin } from '../../../shared/protocol/transfer-operations.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -603,6 +604,7 @@ describe('a branch that is copied', () => {
   beforeAll(async () => {
     project = new Project(former.host);
     main = await project.create('db_several_prod', null);
+    const { branch_id: left } = await project.create('db_several_prod_left', main.database);
     const of = (role: 'ro' | 'rw') => `g_${project.id.replaceAll('-', '')}_${role}`;
     await asClient(
       ...([former.host, 'direct', main, 'owner'] as const),
@@ -610,7 +612,7 @@ describe('a branch that is copied', () => {
      create sequence restarted; select setval('restarted', 5000, false);
      create sequence used; select nextval('used');
      create table audit (id uuid primary key default gen_random_uuid());
-     create table orders (id int primary key);
+     create table orders (id int primary key); grant select on orders to ${loginName(left, 'read_only')};
      create function audit() returns trigger language plpgsql as 'begin insert into public.audit default values; return null; end';
      create trigger always after insert on orders for each row execute function audit();
      alter table orders enable always trigger always;

@@ -17,6 +17,8 @@ import {
 } from '../../support/host/host-project.ts';
 import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
 import { type SourceServer, startSource } from '../../support/source-server.ts';
+import { CATALOG_CASES, REWRITTEN } from '../difference/schema/catalog-cases.ts';
+import { REPORTED_CASES, SCHEMA_CASES } from '../difference/schema/schema-cases.ts';
 import { EMPTY_SOURCE, expectSameCatalogs, FOLDER, NEXT_VALUES, PUBLIC_SCHEMAS } from './own-catalog.ts';
 
 let source: SourceServer;
@@ -128,6 +130,28 @@ describe('a copy is the catalog of its source', () => {
   });
 });
 
+test('a copy has what each change of the tables of differences has made', async () => {
+  await source.run(EMPTY_SOURCE);
+  const cases = [...SCHEMA_CASES, ...REPORTED_CASES, ...CATALOG_CASES];
+  const client = await connect(source.url());
+  for (const [n, { name, base, here }] of cases.entries()) {
+    await client.query(`create schema case_${n}_; set search_path = case_${n}_`);
+    for (const sql of [base, here])
+      await client
+        .query((sql ?? '').replaceAll('%s', `case_${n}_`))
+        .catch((error) => expect.fail(`${name}: ${error.message}`));
+  }
+  await client.end();
+  const branch = await newBranch();
+  const { findings } = await copyInto(branch);
+  expect(findings).toEqual([]);
+  const rewritten = cases.flatMap(({ name }, n) => (REWRITTEN.includes(name) ? [`case_${n}_\\.`] : []));
+  // Publications are the server's.
+  const except = new RegExp(`^. publi|${rewritten.join('|')}`);
+  const ours = await asOwner(servers.host, 'direct', branch, 'owner');
+  await expectSameCatalogs(await connect(source.url()), ours, { except });
+});
+
 test('code that runs with the rows finds its names as for the login of the source', async () => {
   await make(`create schema one; create schema two;
     create function one.helper() returns int language sql immutable as 'select 1';
@@ -176,6 +200,19 @@ test('what PostgreSQL refuses here is named by the probe, and nothing is made', 
   expect(await owner(branch, "select relname from pg_class where relname = 'fine'")).toEqual([]);
 });
 
+test.runIf(IS_NIGHTLY)(
+  'a schema that takes too long here is a warning, and nothing is left of its trial',
+  async () => {
+    await make(`create function waits(n int) returns int language plpgsql immutable as $$ begin
+      if pg_catalog.current_database() ~ '^bgload_' then perform pg_catalog.pg_sleep(60); end if; return n; end $$;
+    create table held (id int primary key); create index on held ((id + waits(1)))`);
+    const { findings } = await probe(await newBranch());
+    expect(findings).toMatchObject([
+      { severity: 'warning', message: expect.stringContaining('could not be tried here') },
+    ]);
+  },
+);
+
 test('an extension that nothing needs is left out of a copy, with the views that use it', async () => {
   await make(`reset role; create extension citext; create extension pageinspect;
     create table item (id int primary key, name citext); insert into item values (1, 'One');
@@ -208,6 +245,13 @@ test('code of an index that names objects without their schemas is named with wh
         /^ALTER FUNCTION public\.slug\(t text\) SET search_path = .*public, pg_temp$/,
       ),
     },
+  ]);
+  await source.run(
+    `drop index page_slugs; set role app; set search_path = public; create view slugs as select slug(title) from page;
+     create view of_slugs as select * from slugs; create materialized view kept as select * from of_slugs`,
+  );
+  expect((await probe(branch)).findings).toMatchObject([
+    { severity: 'warning', object: 'public.slug(text)', message: expect.stringContaining('public.kept') },
   ]);
 });
 
@@ -246,13 +290,6 @@ test('a copy whose dump is killed, or finds a table locked, leaves nothing here 
     ).toEqual([]),
   );
   expect(asRoot(() => readdirSync(join(servers.settings.STATE_DIR, 'dumps')))).toEqual([]);
-  await source.run(
-    `drop index page_slugs; set role app; set search_path = public; create view slugs as select slug(title) from page;
-     create view of_slugs as select * from slugs; create materialized view kept as select * from of_slugs`,
-  );
-  expect((await probe(branch)).findings).toMatchObject([
-    { severity: 'warning', object: 'public.slug(text)', message: expect.stringContaining('public.kept') },
-  ]);
   expect((await copyInto(branch)).copied).not.toBeNull();
 });
 
@@ -325,13 +362,15 @@ test('what is left alone is neither locked nor read, and what depends on it is n
   );
 });
 
-describe('other encodings', () => {
-  test.each(['LATIN1', 'WIN1252'])('%s is copied as Unicode', async (encoding) => {
+describe('a database', () => {
+  test.each([
+    ['LATIN1', "locale 'C'"],
+    ['WIN1252', "locale 'C'"],
+    ['UTF8', "locale_provider icu icu_locale 'de-DE' locale 'C'"],
+  ])('of %s with %s is copied', async (encoding, locale) => {
     const name = `in_${encoding.toLowerCase()}`;
     await source.run('drop schema public cascade; create schema public authorization app');
-    await source.run(
-      `create database ${name} owner app template template0 encoding '${encoding}' locale 'C'`,
-    );
+    await source.run(`create database ${name} owner app template template0 encoding '${encoding}' ${locale}`);
     const url = source.url().replace(/shop$/, name);
     const { Client } = (await import('pg')).default;
     const client = new Client({ connectionString: url.replace('?', ''), ssl: { rejectUnauthorized: false } });

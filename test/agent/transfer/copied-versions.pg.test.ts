@@ -1,12 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { connect } from '../../support/database.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
-import { asClient, identity, Project } from '../../support/host/host-project.ts';
+import { asClient, connect as asOwner, identity, Project } from '../../support/host/host-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { OLDER_VERSIONS, programsOf } from '../../support/older-servers.ts';
 import { type SourceServer, startSource } from '../../support/source-server.ts';
-import { NEXT_VALUES } from './own-catalog.ts';
+import { expectSameCatalogs, NEXT_VALUES } from './own-catalog.ts';
 
 /** What every version has, with sequences in each state in which a client can leave one. */
 const SCHEMA = `set role app;
@@ -57,6 +58,12 @@ describe.runIf(IS_NIGHTLY).each(OLDER_VERSIONS)('a source of version %s', (versi
       database,
       snapshot_id: randomUUID(),
     });
+    // Before version 18 a NOT NULL is no constraint.
+    await expectSameCatalogs(
+      await connect(source.url()),
+      await asOwner(servers.host, 'direct', branch, 'owner'),
+      { except: /^. not null / },
+    );
     const owner = (sql: string) => asClient(servers.host, 'direct', branch, 'owner', sql);
     expect(await owner(NEXT_VALUES)).toEqual(await source.run(NEXT_VALUES));
     expect(

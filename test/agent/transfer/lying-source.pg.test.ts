@@ -206,6 +206,29 @@ describe('a copy of a source', () => {
   );
 });
 
+test('pg_dump that is stopped in the middle of a statement of the source leaves no session there', async () => {
+  await follower.renew();
+  await follower.source.run(SCHEMA);
+  const { job_id, project_id, ...params } = follower.copyParams({ follow: null });
+  const dumping =
+    "select from pg_stat_activity where application_name ~ '^branchgate-dump' and wait_event = 'PgSleep'";
+  const sleeps = ofFunction(
+    'pg_get_viewdef',
+    'oid',
+    'text',
+    "(select 'select 1' from pg_catalog.pg_sleep(600))",
+  );
+  await whileLying(sleeps, async () => {
+    const copying = follower.run('transfer.copy', { job_id, project_id, ...params });
+    await eventually(async () => expect(await follower.source.run(dumping)).toHaveLength(1));
+    expect(await follower.run('transfer.cancel', { job_id, project_id })).toEqual({ stopped: true });
+    expect(await copying).toMatchObject({ copied: null, findings: [{ message: 'The copy was cancelled.' }] });
+    // A server notices only at its next message that its client is gone.
+    await eventually(async () => expect(await follower.source.run(dumping)).toEqual([]));
+  });
+  await follower.expectNothingLeft();
+});
+
 const connection = async () =>
   (
     await follower.servers.query<{ connection: string; enabled: boolean }>(

@@ -5,6 +5,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { Copies } from '../../../agent/transfer/copies.ts';
 import { limitFinding } from '../../../agent/transfer/probe.ts';
+import { readSourceUrl } from '../../../agent/transfer/source-address.ts';
+import { dumpSource } from '../../../agent/transfer/source-schema.ts';
 import type { MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
@@ -357,14 +359,32 @@ test('copies that began before count towards the limit, and none of those that b
   await servers.query('delete from project');
 });
 
+/** The dump alone: the session of the agent before it would refuse too. */
+async function dump(change: Parameters<SourceServer['url']>[0], tls: 'certificate' | 'channel_binding') {
+  const parts = readSourceUrl(source.url(change));
+  if (!parts.ok) throw new Error(parts.failure.message);
+  const { settings } = servers.host;
+  return dumpSource(settings, { ...parts.value, address: '127.0.0.1', tls }, { within: 20_000 });
+}
+
 describe('a server that nobody knows', () => {
   test.each(['clear', 'older', 'trusted'])('gets no password by the method of %s', async (username) => {
     await during(
       `set password_encryption = '${username === 'older' ? 'md5' : 'scram-sha-256'}';
        create role ${username} login superuser password '${SOURCE_LOGIN.password}'`,
       `drop role ${username}`,
-      async () => expect(await only({ source_url: source.url({ username }) })).toEqual(['tls']),
+      async () => {
+        expect(await only({ source_url: source.url({ username }) })).toEqual(['tls']);
+        await expect(dump({ username }, 'channel_binding')).rejects.toThrow(
+          /authentication method requirement|channel binding/,
+        );
+      },
     );
+  });
+
+  test('is no source for pg_dump either, which the one of the password is', async () => {
+    expect((await dump({}, 'channel_binding')).length).toBeGreaterThan(3);
+    await expect(dump({}, 'certificate')).rejects.toThrow(/certificate/);
   });
 
   /** A server that speaks no PostgreSQL, or only its beginning. */
@@ -392,11 +412,13 @@ describe('a server that nobody knows', () => {
         received.push(chunk);
         socket.write('N');
       });
-    await serving(refuse, async (port) =>
-      expect(await only({ source_url: source.url({ port }) })).toEqual(['tls']),
-    );
+    await serving(refuse, async (port) => {
+      expect(await only({ source_url: source.url({ port }) })).toEqual(['tls']);
+      for (const tls of ['certificate', 'channel_binding'] as const)
+        await expect(dump({ port }, tls)).rejects.toThrow(/SSL/);
+    });
     // SSLRequest (PostgreSQL documentation, 54.2.10).
-    expect(Buffer.concat(received).toString('hex')).toBe('0000000804d2162f');
+    expect(received.map((chunk) => chunk.toString('hex'))).toEqual(Array(3).fill('0000000804d2162f'));
   });
 
   test('that is no PostgreSQL is reported without what it sent', async () => {
