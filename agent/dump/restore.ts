@@ -164,10 +164,12 @@ export function planRestore(entries: Archive, choice: Choice): RestorePlan {
   const ofTables = new Map<number, ArchiveEntry[]>();
   for (const entry of made) {
     if (entry.kind === 'MATERIALIZED VIEW') plan.views.push(entry);
-    if (entry.section !== 'post-data') plan.first.push(entry);
-    else if (POLICIES.has(entry.kind)) plan.policies.push(entry);
+    const needed = entry.dependencies.flatMap((id) => byId.get(id) ?? []);
+    // A comment has no section but that of its object.
+    const of = needed.find(({ section }) => entry.section === 'none' && section === 'post-data') ?? entry;
+    if (of.section !== 'post-data') plan.first.push(entry);
+    else if (POLICIES.has(of.kind)) plan.policies.push(entry);
     else {
-      const needed = entry.dependencies.flatMap((id) => byId.get(id) ?? []);
       const table = needed.find(({ kind }) => RELATIONS.has(kind));
       const waitsForRowsOnly = needed.every(({ section }) => section === 'pre-data');
       if (!INDEXING.has(entry.kind) || !table || !waitsForRowsOnly) plan.last.push(entry);

@@ -8,4 +8,5 @@ create index event_note on event (lower(note)) where note is not null;
 create function noted() returns trigger language plpgsql as 'begin new.note := coalesce(new.note, ''none''); return new; end';
 create trigger notes before insert on event for each row execute function noted();
 alter table event_old disable trigger notes;
+comment on constraint event_key on event is 'key'; comment on index event_note is 'notes'; comment on trigger notes on event is 'fills notes';
 insert into event (at, code) select date '2025-12-01' + n, chr(97 + n % 3) from generate_series(1, 60) n;
