@@ -3,7 +3,10 @@ import { HostError } from '../process/host-error.ts';
 /** Recoveries of one tenant that may wait. */
 const WAITING_OF_TENANT = 2;
 
-/** Lets one recovery run at a time: it takes a second PostgreSQL. Waiting takes none of the agent's sessions. */
+/**
+ * Lets one recovery run at a time: it takes a second PostgreSQL. Waiting takes none of the agent's sessions. The next one is
+ * of another tenant if one waits, so nobody waits for more than one recovery of each other tenant.
+ */
 export class RecoveryTurns {
   #isRunning = false;
   /** Ends the drill that has the turn. */
@@ -19,7 +22,7 @@ export class RecoveryTurns {
       await new Promise<void>((start) => this.#waiting.push({ tenant, start }));
     }
     this.#isRunning = true;
-    return () => this.#end();
+    return () => this.#end(tenant);
   }
 
   /** The turn of a drill, whose signal aborts when a user wants to recover. @returns null while there is a recovery */
@@ -30,10 +33,15 @@ export class RecoveryTurns {
     return { signal: this.#drill.signal, end: () => this.#end() };
   }
 
-  #end(): void {
+  /** @param last the tenant whose recovery has ended */
+  #end(last?: string): void {
     this.#drill = null;
-    const next = this.#waiting.shift();
-    if (next) next.start();
-    else this.#isRunning = false;
+    const next = this.#waiting.find(({ tenant }) => tenant !== last) ?? this.#waiting[0];
+    if (!next) {
+      this.#isRunning = false;
+      return;
+    }
+    this.#waiting.splice(this.#waiting.indexOf(next), 1);
+    next.start();
   }
 }

@@ -1,27 +1,28 @@
 import assert from 'node:assert/strict';
+import { setImmediate } from 'node:timers/promises';
 import { test } from 'vitest';
 import { RecoveryTurns } from '../../../agent/past/recovery-turns.ts';
 
-test('recoveries come one after another, two of a tenant wait, and others wait beside them', async () => {
+test('recoveries come one after another, two of a tenant wait, and another tenant waits for none of these', async () => {
   const turns = new RecoveryTurns();
   const begun: string[] = [];
-  const begin = (tenant: string) =>
-    turns.begin(tenant).then((end) => {
-      begun.push(tenant);
-      return end;
-    });
-  const first = await begin('a');
+  const ends: (() => void)[] = [];
+  const begin = async (tenant: string) => {
+    const end = await turns.begin(tenant);
+    begun.push(tenant);
+    ends.push(end);
+  };
+  await begin('a');
   const waiting = ['a', 'a', 'b'].map(begin);
   await assert.rejects(turns.begin('a'), { code: 'HOST_BUSY' });
   assert.deepEqual(begun, ['a']);
-  let end = first;
-  for (const next of waiting) {
-    end();
-    end = await next;
+  for (const _ of waiting) {
+    ends.pop()?.();
+    await setImmediate();
   }
-  assert.deepEqual(begun, ['a', 'a', 'a', 'b']);
+  assert.deepEqual(begun, ['a', 'b', 'a', 'a']);
   assert.equal(turns.beginDrill(), null);
-  end();
+  ends.pop()?.();
 });
 
 test('a drill begins while nobody recovers, and is ended for the next one who does', async () => {
