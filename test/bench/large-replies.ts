@@ -128,7 +128,7 @@ async function attackerOf(stack: Stack): Promise<Order['side']> {
     targets,
     branchTargets,
     victim: targets,
-    api: { url: stack.url, token, projectId, branches: [] },
+    api: { url: stack.url, token, projects: [{ id: projectId, branches: [] }] },
     durationMs,
   };
 }

@@ -1,7 +1,14 @@
 import type pg from 'pg';
+import type { Role } from '../../../edge/database/column-types.ts';
 import type { BranchRole } from '../../../shared/branch/login.ts';
 import type { Target } from '../host/attempts.ts';
 import type { Port } from '../host/host-project.ts';
+
+/** A project of the attacker, with its branches besides `main`. */
+export interface AttackerProject {
+  id: string;
+  branches: string[];
+}
 
 /** What an attacker knows and may use. It is sent to the attacker's process as JSON. */
 export interface AttackerSide {
@@ -12,7 +19,7 @@ export interface AttackerSide {
   /** Branches of the victim, with a wrong password. */
   victim: Record<Port, Target>;
   /** Requests to the API. */
-  api: { url: string; token: string; projectId: string; branches: string[] };
+  api: { url: string; token: string; projects: AttackerProject[] };
   durationMs: number;
 }
 
@@ -39,17 +46,21 @@ export interface Attack {
   row: number | `${number}.${number}`;
   /** The weakest login that can do it; null for a client without credentials. */
   login: BranchRole | null;
-  /** Statements that the owner of the attacker's branch runs before. */
+  /** The role in its tenant, where it attacks by the API; the owner if it is left out. */
+  member?: Role;
+  /** Statements that the owner of each `main` of the attacker runs before. */
   setUp?: string;
   /**
    * The attacker's address, where the victim must have another one, because the packet filter counts by
    * address.
    */
   from?: string;
-  /** Branches that the attacker has besides `main`. */
+  /** Branches that each project has besides `main`. */
   branches?: number;
   /** Projects that it has, each with a `main`. One by default. */
   projects?: number;
+  /** Storage quota of each project, where the default is too small. */
+  quotaGib?: number;
   /** Its sessions are those of the table browser, which neither a network rule nor a password concerns. */
   isByApi?: true;
   /** Duration in milliseconds, where it differs from the usual one. */

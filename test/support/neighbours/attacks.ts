@@ -1,4 +1,5 @@
 import type { Attack } from './attack.ts';
+import { droppedBranches } from './attacks/branches.ts';
 import {
   directConnections,
   manyProjects,
@@ -61,6 +62,7 @@ export const ATTACKS = {
   'few inodes': fewInodes,
   'huge rows': hugeRows,
   'schema changes': schemaChanges,
+  'dropped branches': droppedBranches,
 } satisfies Record<string, Attack>;
 
 export type AttackName = keyof typeof ATTACKS;

@@ -23,7 +23,7 @@ export function describeAttacks(
 
   describe.each(names)('%s', (name) => {
     const attack: Attack = ATTACKS[name];
-    const who = `row ${attack.row}, by ${attack.login ?? 'a client without a login'}`;
+    const who = `row ${attack.row}, by ${attack.member ?? attack.login ?? 'a client without a login'}`;
     // By night, each attack meets each way to revoke its access.
     const revocations: (Revocation | 'nothing')[] =
       IS_NIGHTLY && attack.revocation && !attack.isByApi

@@ -3,13 +3,15 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
+import type { Role } from '../../../edge/database/column-types.ts';
 import { BRANCH_ROLES, loginName } from '../../../shared/branch/login.ts';
-import { Api, type BranchBody, type ProjectBody } from '../api.ts';
+import { Api, type BranchBody } from '../api.ts';
 import { query } from '../database.ts';
 import { attempt, HERE, type Target, targetOfUrl } from '../host/attempts.ts';
 import type { Port } from '../host/host-project.ts';
 import { connectOnHost, socketsOf } from '../host/host-session.ts';
 import { IS_NIGHTLY } from '../nightly.ts';
+import { dropProject } from '../records/jobs.ts';
 import { type Stack, type StackOptions, startStack, UNLIMITED } from '../stack/stack.ts';
 import type { Attack, AttackerSide, Revocation, Volume } from './attack.ts';
 import type { Order } from './attacker-process.ts';
@@ -31,6 +33,7 @@ const STARTED_MS = 1_500;
  */
 const GONE_WITHIN_MS = 20_000;
 const WELL_WITHIN_MS = 70_000;
+const REMOVED_WITHIN_MS = 30_000;
 /** What takes so much longer than without an attack is the attack's doing, and what takes less is the machine's. */
 export const TIMES_IDLE = 5;
 /** Longer than it may take, so that a failure says by how much. */
@@ -41,6 +44,8 @@ const POLL_MS = 50;
 
 /** Bounds that are lower than those of a real host, so that little is written before they apply. */
 const TIGHT = {
+  // The default, which an attack by the API uses up.
+  LIMIT_WRITES_PER_MINUTE: '200',
   // By default any admitted address closes a branch by 50 wrong passwords, as the specification has it.
   CONNECTION_ATTEMPTS_SCOPE: 'address',
   TEMP_FILE_LIMIT_MB: '100',
@@ -226,49 +231,45 @@ export class Stage {
 
   /** What one tenant has when its attack begins. */
   async #makeAttacker(name: AttackName, attack: Attack, durationMs: number): Promise<AttackingTenant> {
-    const token = await tokenOf(this.stack, `attacker-${name.replaceAll(' ', '-')}`);
+    const token = await tokenOf(this.stack, `attacker-${name.replaceAll(' ', '-')}`, attack.member);
     const api = new Api(this.stack.url, token);
-    const project = await api.project('Attacker');
-    const path = `/api/v1/projects/${project.id}`;
     const from = attack.from ?? HERE;
-    const rule = await api.allow(project.id, `${from}/32`);
-    if (attack.setUp) await query((await api.credentials(project.id, 'main')).direct_url, attack.setUp);
-    const branches = await Promise.all(
-      Array.from({ length: attack.branches ?? 0 }, async (_, n) => {
-        // Without an address of its creator, so that the project's rule is the only one.
-        const { status, body } = await api.post<BranchBody>(`${path}/branches`, {
-          branch_name: `branch-${n}`,
-        });
-        if (status !== 201) throw new Error(`branch: ${status}`);
-        return body;
-      }),
-    );
+    const makeProject = async (name: string) => {
+      const { quotaGib } = attack;
+      const quota = quotaGib === undefined ? {} : { storage_quota_gib: quotaGib };
+      const project = await api.project(name, quota);
+      const path = `/api/v1/projects/${project.id}`;
+      const rule = await api.allow(project.id, `${from}/32`);
+      if (attack.setUp) await query((await api.credentials(project.id, 'main')).direct_url, attack.setUp);
+      const branches = await Promise.all(
+        Array.from({ length: attack.branches ?? 0 }, async (_, n) => {
+          // Without an address of its creator, so that the project's rule is the only one.
+          const { status, body } = await api.post<BranchBody>(`${path}/branches`, {
+            branch_name: `branch-${n}`,
+          });
+          if (status !== 201) throw new Error(`branch: ${status} ${body.error}`);
+          return body;
+        }),
+      );
+      return { id: project.id, path, rule, branches: [project.main_branch, ...branches].map(({ id }) => id) };
+    };
+    const first = await makeProject('Attacker');
+    const projects = [first];
+    while (projects.length < (attack.projects ?? 1))
+      projects.push(await makeProject(`Attacker ${projects.length + 1}`));
     const target = (url: string, password?: string): Target => ({
       ...targetOfUrl(url),
       ...(password !== undefined && { password }),
     });
     const branchTargets = await Promise.all(
-      [project.main_branch, ...branches].map(async ({ id }) => {
-        const own = await api.credentials(
-          project.id,
-          id,
-          attack.login === 'read_only' ? '?role=read_only' : '',
-        );
-        return { direct: target(own.direct_url), pooled: target(own.database_url) };
-      }),
+      projects.flatMap(({ id, branches }) =>
+        branches.map(async (branch) => {
+          const role = attack.login === 'read_only' ? '?role=read_only' : '';
+          const own = await api.credentials(id, branch, role);
+          return { direct: target(own.direct_url), pooled: target(own.database_url) };
+        }),
+      ),
     );
-    const others: ProjectBody[] = [];
-    while (others.length < (attack.projects ?? 1) - 1) {
-      const other = await api.project(`Attacker ${others.length + 2}`);
-      await api.allow(other.id, `${from}/32`);
-      const own = await api.credentials(
-        other.id,
-        'main',
-        attack.login === 'read_only' ? '?role=read_only' : '',
-      );
-      branchTargets.push({ direct: target(own.direct_url), pooled: target(own.database_url) });
-      others.push(other);
-    }
     const side: AttackerSide = {
       targets: branchTargets[0] as Record<Port, Target>,
       branchTargets,
@@ -276,34 +277,35 @@ export class Stage {
         direct: target(this.victim.urls.direct, 'a guess'),
         pooled: target(this.victim.urls.pooled, 'a guess'),
       },
-      api: { url: this.stack.url, token, projectId: project.id, branches: branches.map(({ id }) => id) },
+      api: {
+        url: this.stack.url,
+        token,
+        projects: projects.map(({ id, branches: [, ...branches] }) => ({ id, branches })),
+      },
       durationMs,
     };
     const revocations: Record<Revocation, () => Promise<{ status: number }>> = {
-      rule: () => api.delete(`${path}/network-rules/${rule.id}`),
+      rule: () => api.delete(`${first.path}/network-rules/${first.rule.id}`),
       rotation: async () => {
-        const paths = [project.main_branch, ...branches].map(
-          ({ id }) => `${path}/branches/${id}/credentials/rotate`,
-        );
+        const paths = first.branches.map((id) => `${first.path}/branches/${id}/credentials/rotate`);
         const all = await Promise.all(paths.map((each) => api.post(each, undefined)));
         return all.find(({ status }) => status >= 400) ?? { status: 200 };
       },
-      deletion: () => api.delete(path),
+      deletion: () => api.delete(first.path),
     };
     return {
       side,
       from,
-      branchIds: [
-        ...[project, ...others].map(({ main_branch }) => main_branch.id),
-        ...branches.map(({ id }) => id),
-      ],
+      branchIds: projects.flatMap(({ branches }) => branches),
       revocations,
       blockedFor: async () => {
-        const { body } = await api.get<{ blocked?: { reason: string } | null }>(path);
+        const { body } = await api.get<{ blocked?: { reason: string } | null }>(first.path);
         return body.blocked?.reason ?? null;
       },
       remove: async () => {
-        for (const { id } of [project, ...others]) await api.delete(`/api/v1/projects/${id}`).catch(() => {});
+        // What it leaves to be done would delay the victim when it is measured afterwards.
+        const gone = Promise.all(projects.map(({ id }) => dropProject(api, id).catch(() => {})));
+        await Promise.race([gone, sleep(REMOVED_WITHIN_MS, null, { ref: false })]);
       },
     };
   }
@@ -393,7 +395,8 @@ const slowerOf = (one: Idle, other: Idle): Idle => ({
 });
 
 /** A user of that tenant alone: a newer token of another tenant would end the older one. */
-const tokenOf = (stack: Stack, tenant: string) => stack.token({ tenant, email: `owner@${tenant}.example` });
+const tokenOf = (stack: Stack, tenant: string, role: Role = 'owner') =>
+  stack.token({ tenant, email: `${role}@${tenant}.example`, role });
 
 /** An attempt that fails in a way of its own is no login either. */
 const outcomeOf = (target: Target, from: string) =>

@@ -12,14 +12,16 @@ export const slowViews: Attack = {
   setUp: 'create view slow as select 1 as id from pg_sleep(60)',
   branches: 3,
   run: async ({ api, repeat, count, goesOn }) => {
+    const [project] = api.projects;
+    if (!project) return;
     const read = async (branch: string) => {
-      const path = `/api/v1/projects/${api.projectId}/branches/${branch}/tables/slow/rows`;
+      const path = `/api/v1/projects/${project.id}/branches/${branch}/tables/slow/rows`;
       const headers = { authorization: `Bearer ${api.token}` };
       const response = await fetch(`${api.url}${path}`, { headers, signal: AbortSignal.timeout(30_000) });
       await response.text();
       count(`status ${response.status}`);
     };
-    const all = ['main', ...api.branches].flatMap((branch) =>
+    const all = ['main', ...project.branches].flatMap((branch) =>
       Array.from({ length: REQUESTS_PER_BRANCH }, () => repeat(() => read(branch), 100)),
     );
     const over = async () => {
