@@ -67,6 +67,7 @@ const memoryOf = (pid: number) =>
     () => Number(/^Pss_Anon: +(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1]) / 1024,
     0,
   );
+/** Of a process that stays. A session of PostgreSQL has a hundred, and there are more or less of them at any moment. */
 const descriptorsOf = (pid: number) => ofProcess(() => readdirSync(`/proc/${pid}/fd`).length, 0);
 
 function withD1<T>(stack: Stack, work: (d1: DatabaseSync) => T): T {
@@ -109,8 +110,9 @@ async function exportAudit(platform: Api): Promise<void> {
 
 function sample(stack: Stack, lives: number): Sample {
   const { gateway, agent, postgres, pgbouncer } = stack.state.pids;
-  const pids = [gateway, agent, postgres, pgbouncer].flatMap((pid) => (pid ? tree(pid) : []));
-  const sum = (measure: (pid: number) => number) => pids.reduce((total, pid) => total + measure(pid), 0);
+  const servers = [gateway, agent, postgres, pgbouncer].filter((pid) => pid !== null);
+  const sum = (pids: readonly number[], measure: (pid: number) => number) =>
+    pids.reduce((total, pid) => total + measure(pid), 0);
   const logs = globSync('*.log', { cwd: devFolder(stack.devDir).logs });
   return {
     lives,
@@ -118,8 +120,8 @@ function sample(stack: Stack, lives: number): Sample {
       const one = (name: string) => Number(Object.values(d1.prepare(`pragma ${name}`).get() ?? {})[0]);
       return (one('page_count') - one('freelist_count')) * one('page_size');
     }),
-    memory_mb: Math.round(sum(memoryOf)),
-    descriptors: sum(descriptorsOf),
+    memory_mb: Math.round(sum(servers.flatMap(tree), memoryOf)),
+    descriptors: sum([...servers, ...(gateway ? children(gateway) : [])], descriptorsOf),
     logs_mb:
       logs.reduce((total, name) => total + statSync(join(devFolder(stack.devDir).logs, name)).size, 0) /
       2 ** 20,

@@ -118,7 +118,7 @@ const foundByDoctor = async () =>
 async function inRecovered<T>(at: string, read: (branch: Branch) => Promise<T>): Promise<T> {
   const params = paramsOf(at);
   const result = await runOperation(servers.host, 'past.recover', params);
-  assert(result.recovered, JSON.stringify(result));
+  assert(result.recovered, `${JSON.stringify(result)}\n${servers.logged()}`);
   const source = snapshotDatabaseName(params.snapshot_id);
   const branch = await project.create(`db_past_prod_br_${params.job_id.slice(0, 8)}`, source);
   try {
@@ -284,7 +284,7 @@ test('no byte of another tenant is in the copy when anything of the tenant can r
     seen[step] = CANARIES.map((canary) => filesWith(folder, canary));
     if (step === 'replayed') Object.assign(facts, await factsOf(folder));
   });
-  assert(result.recovered, JSON.stringify(result));
+  assert(result.recovered, `${JSON.stringify(result)}\n${servers.logged()}`);
   // The test can see them: in the base copy and in the archive.
   assert(filesWith(bases, CANARIES[0]).length > 0);
   assert(filesWith(wal, CANARIES[1]).length > 0);

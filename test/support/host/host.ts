@@ -73,9 +73,13 @@ export interface TestHost {
   connect: () => Promise<pg.Client>;
   /** Runs one statement in such a session, which later statements may use again. */
   query: <Row extends pg.QueryResultRow>(sql: string, values?: unknown[]) => Promise<Row[]>;
+  /** The last lines of the agent's log, for the message of a test that fails. */
+  logged: () => string;
   /** Stops everything and removes every file. */
   stop: () => Promise<void>;
 }
+
+const LOG_LINES = 50;
 
 /** What PgBouncer before 1.19 refuses. Without it, requests to cancel are lost during a restart. */
 const PEERS = /\n\[peers\]\n(\d = .*\n)+/;
@@ -294,7 +298,11 @@ async function startParts(
     started.defer(() => end(part, 'SIGINT'));
     await start(part);
   }
-  const host = await openHost(readSettings(settings));
+  const lines: string[] = [];
+  const host = await openHost(readSettings(settings), (event, fields) => {
+    lines.push(JSON.stringify({ event, ...fields }));
+    lines.splice(0, lines.length - LOG_LINES);
+  });
   started.defer(() => closeHost(host));
   const failed = await recover(host);
   if (failed.length > 0) throw new Error(`recovery failed: ${failed.map(({ name }) => name).join(', ')}`);
@@ -328,6 +336,7 @@ async function startParts(
     connect,
     query: async <Row extends pg.QueryResultRow>(sql: string, values: unknown[] = []) =>
       (await sessions.query<Row>(sql, values)).rows,
+    logged: () => lines.join('\n'),
     stop: () => started.disposeAsync(),
   };
 }
