@@ -110,7 +110,7 @@ describe.runIf(IS_NIGHTLY && canBoot() && install('apt-ftparchive', 'apt-utils')
       const signed = readFileSync(list, 'utf8');
       writeFileSync(list, signed.replace('Origin: branchgate', 'Origin: someone'));
       const refused = await system.run('apt-get', 'update');
-      expect(refused.stderr + refused.stdout).toMatch(/not signed|BADSIG|invalid/i);
+      expect(refused.stderr + refused.stdout).toMatch(/signature verification/i);
       writeFileSync(list, signed);
       const other = join(folder, `other/branchgate-agent_${VERSION}_amd64.deb`);
       mkdirSync(join(folder, 'other'));
