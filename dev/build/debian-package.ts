@@ -84,7 +84,7 @@ Priority: optional
 Architecture: ${architecture}
 Maintainer: ${MAINTAINER}
 Installed-Size: ${installedKib}
-Depends: libc6 (>= 2.28), libgcc-s1, libstdc++6 (>= 9), logrotate, procps, util-linux, postgresql-client-18 | postgresql-client (>= 18)
+Depends: libc6 (>= 2.28), libgcc-s1, libstdc++6 (>= 9), logrotate, procps, postgresql-client-18 | postgresql-client (>= 18)
 Recommends: postgresql-18, pgbouncer, xfsprogs, nftables
 Suggests: pgbackrest
 Description: agent of a branchgate database host
