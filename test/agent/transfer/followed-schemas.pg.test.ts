@@ -92,8 +92,13 @@ test('code of checks and generated columns that names objects without their sche
   const probe = async (use: 'follow' | 'import') => {
     const { branch_id, database, project_id } = follower.ids;
     const { findings } = await follower.run('transfer.probe', {
-      ...{ project_id, source_url: source.url(), use, into: { branch_id, database } },
-      ...{ tables: null, publication: null, room_bytes: 2 ** 30 },
+      project_id,
+      source_url: source.url(),
+      use,
+      into: { branch_id, database },
+      tables: null,
+      publication: null,
+      room_bytes: 2 ** 30,
     });
     return findings.flatMap(({ problem, object, message }) =>
       problem === 'schema' ? [[object, /which (\S+) uses/.exec(message)?.[1]]] : [],

@@ -4,8 +4,17 @@ import type { Archive } from '../../../../agent/dump/archive.ts';
 
 const archive = (length: number): Archive => [
   {
-    ...{ id: 1, kind: 'TABLE', schema: 'public', tag: 'book', definition: 'x'.repeat(length), drop: null },
-    ...{ oid: 1, catalog: 1259, section: 'pre-data', dependencies: [], accessMethod: null },
+    id: 1,
+    kind: 'TABLE',
+    schema: 'public',
+    tag: 'book',
+    definition: 'x'.repeat(length),
+    drop: null,
+    oid: 1,
+    catalog: 1259,
+    section: 'pre-data',
+    dependencies: [],
+    accessMethod: null,
   },
 ];
 
