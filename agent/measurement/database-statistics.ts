@@ -65,15 +65,16 @@ export async function readProjectStatistics(
 
 /**
  * Stores the present statistics of these branches' databases as the zero of their usage, once: the creation of a
- * branch is not usage.
+ * branch is not usage. Each branch and database is looked up by itself. A plan for a list of unknown length reads all
+ * branches, if there were few when the table was analyzed.
  */
 export const setBaselines = (db: Queryable, branchIds: readonly string[]) =>
   db.query(
     `UPDATE branch_usage SET totals = $2, seen = to_jsonb(now) - 'id'
      FROM (SELECT branch.branch_id AS id, ${STATISTICS}
-           FROM ${SERVER} AS server, branch JOIN pg_stat_database AS stat ON stat.datname = branch.database
-           WHERE branch.branch_id = ANY ($1)
-             AND stat.datname = ANY (ARRAY (SELECT database FROM branch WHERE branch_id = ANY ($1)))) AS now
+           FROM ${SERVER} AS server, unnest($1::uuid[]) AS wanted (branch_id),
+             LATERAL (SELECT * FROM branch WHERE branch.branch_id = wanted.branch_id OFFSET 0) AS branch,
+             LATERAL (SELECT * FROM pg_stat_database WHERE datname = branch.database OFFSET 0) AS stat) AS now
      WHERE branch_id = now.id AND totals IS NULL`,
     [branchIds, JSON.stringify(ZERO_TOTALS)],
   );
