@@ -5,6 +5,9 @@ const MB = 2 ** 20;
 /** Bytes of replies that PostgreSQL may send for a tenant at once, and each second from then on. */
 export const PACE = { burst: 16 * MB, perSecond: 4 * MB } as const;
 
+/** A reply with at most so many bytes does not wait for long ones. */
+const SHORT = 64 * 2 ** 10;
+
 /** @see PACE */
 interface Rate {
   burst: number;
@@ -35,10 +38,12 @@ export class Pace {
 
   limit(socket: Socket, tenant: string): void {
     this.#numbers.set(socket, this.#count++);
+    let read = 0;
     socket.on('data', ({ length }: Buffer) => {
-      if (!this.#take(tenant, length)) return;
+      read += length;
+      if (!this.#take(tenant, length) || read <= SHORT) return;
       socket.pause();
-      this.#taken.get(tenant)?.waiting.add(socket);
+      this.#wait(tenant, socket);
     });
     socket.once('close', () => this.#taken.get(tenant)?.waiting.delete(socket));
   }
@@ -51,9 +56,14 @@ export class Pace {
     const taken = this.#taken.get(tenant) ?? { filledAt: now, waiting: new Set() };
     this.#taken.set(tenant, taken);
     taken.filledAt = Math.max(now, taken.filledAt) + (bytes / this.#rate.perSecond) * 1000;
-    const owed = this.#owed(taken);
-    if (owed > 0 && taken.waiting.size === 0) setTimeout(() => this.#resume(taken), owed);
-    return owed > 0;
+    return this.#owed(taken) > 0;
+  }
+
+  #wait(tenant: string, socket: Socket): void {
+    const taken = this.#taken.get(tenant);
+    if (!taken) return;
+    if (taken.waiting.size === 0) setTimeout(() => this.#resume(taken), this.#owed(taken));
+    taken.waiting.add(socket);
   }
 
   #resume(taken: Taken): void {

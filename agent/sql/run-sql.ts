@@ -158,6 +158,7 @@ export async function runSql(host: SqlHost, call: Call): Promise<Result> {
 async function runPooled(host: SqlHost, call: Call, reply: Reply, tenant: string): Promise<void> {
   const { settings, sql } = host;
   const socket = socketOf(settings, instancesNow(settings).newClients);
+  const stream = boundedSocket('sql');
   const session = await openSession({
     ...socket,
     user: loginOf(call),
@@ -165,13 +166,11 @@ async function runPooled(host: SqlHost, call: Call, reply: Reply, tenant: string
     password: call.password ?? '',
     application_name: call.application_name,
     types: AS_TEXT,
-    stream: () => {
-      const stream = boundedSocket('sql');
-      sql.pace.limit(stream, tenant);
-      return stream;
-    },
+    stream: () => stream,
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
+  // A login that waits for older replies of its tenant would be out of time.
+  sql.pace.limit(stream, tenant);
   let ended: SqlError | null = null;
   const end = (error: SqlError) => {
     ended = error;

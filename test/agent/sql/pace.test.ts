@@ -63,6 +63,17 @@ test('another tenant is not delayed, and the reply that began first is the first
   expect(ends).toEqual(['neighbour', 'first', 'second']);
 });
 
+test('a short reply of the tenant does not wait for a long one', async () => {
+  const pace = new Pace(RATE);
+  const ends: string[] = [];
+  const long = reading(pace, 'one', 512 * KB);
+  const longEnded = long.read.then(() => ends.push('long'));
+  await eventually(async () => expect(long.socket.isPaused()).toBe(true));
+  await reading(pace, 'one', 32 * KB).read.then(() => ends.push('short'));
+  await longEnded;
+  expect(ends).toEqual(['short', 'long']);
+});
+
 test('a reply that is broken off leaves the others their turns', async () => {
   const pace = new Pace(RATE);
   const broken = reading(pace, 'one', 512 * KB);
