@@ -144,7 +144,10 @@ describe.runIf(IS_NIGHTLY)('SQL over HTTP and WebSocket', () => {
           const begun = performance.now();
           expect(await open(kinds[at]?.[1] ?? '', addressOf(at, round))).toBe('28P01');
           // The first request of an address also makes its count.
-          if (round % 40 > 0) times[at]?.push(performance.now() - begun);
+          const took = performance.now() - begun;
+          if (round % 40 > 0) times[at]?.push(took);
+          // The host begins 50 handshakes a second with a network.
+          if (door === '/v2') await sleep(Math.max(0, 25 - took));
         }
       }
       const [ofWrong = Number.NaN, ...others] = times.map((own) => percentile(own, 0.5));
