@@ -31,7 +31,7 @@ export interface DumpOptions {
   role?: string;
   /** Schemas and tables that it neither locks nor reads. */
   excluded?: { schemas: readonly string[]; tables: readonly (readonly [schema: string, name: string])[] };
-  /** Also rights, publications and security labels, as a comparison needs them. */
+  /** The dump also has rights, publications and security labels, as a comparison needs them. */
   isWhole?: boolean;
   /** Milliseconds. */
   within: number;

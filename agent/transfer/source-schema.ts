@@ -16,7 +16,7 @@ type Named = readonly [schema: string, name: string];
 export interface SchemaFacts {
   /** The setting of its clients. */
   ownPath: string;
-  /** It with the other schemas after it: code without schemas finds its names. */
+  /** The path has the other schemas after its own: code without schemas finds its names. */
   searchPath: string;
   /** Materialized views with rows. */
   populated: Named[];

@@ -29,7 +29,7 @@ const FILLED = Array.from(
     insert into copied_${n} select n, repeat(md5(n::text), 2), n * 1.5 from generate_series(1, ${ROWS}) n`,
 ).join(';');
 
-/** As many objects as a large application has. Each table is committed, because the locks of all do not fit into the lock table. */
+/** A schema has as many objects as a large application. Each table is committed, because the locks of all do not fit into the lock table. */
 const LARGE = `do $$ begin for n in 0..${SCHEMA_TABLES - 1} loop
   execute format('create table t_%s (id bigserial primary key, parent_id bigint, name text not null default '''', kind smallint check (kind > 0), made_at timestamptz default now())', n);
   execute format('create index on t_%s (parent_id)', n); execute format('create unique index on t_%s (name, id)', n);

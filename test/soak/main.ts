@@ -67,7 +67,7 @@ const memoryOf = (pid: number) =>
     () => Number(/^Pss_Anon: +(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1]) / 1024,
     0,
   );
-/** Of a process that stays. A session of PostgreSQL has a hundred, and there are more or less of them at any moment. */
+/** The process is one that stays. A session of PostgreSQL has a hundred, and there are more or less of them at any moment. */
 const descriptorsOf = (pid: number) => ofProcess(() => readdirSync(`/proc/${pid}/fd`).length, 0);
 
 function withD1<T>(stack: Stack, work: (d1: DatabaseSync) => T): T {

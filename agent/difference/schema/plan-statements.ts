@@ -34,7 +34,7 @@ export interface SchemaPlan {
   alterations: ReadonlyMap<SchemaEntry, Alteration>;
 }
 
-/** They are altered by facts of the catalogs. */
+/** Kinds that are altered by facts of the catalogs. */
 const ALTERED_BY_FACTS = new Set(['TABLE', 'FOREIGN TABLE', 'VIEW', 'SEQUENCE', 'TYPE', 'DOMAIN']);
 /** Their catalogs say what is granted. */
 const RIGHTS = new Set(['ACL', 'DEFAULT ACL']);

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { DEFAULT_BRANCH_LIMIT } from '../../../../shared/project/project-status.ts';
 import type { Attack, AttackerProject } from '../attack.ts';
 
-/** As many as a tenant may have (`TENANT_PROJECT_LIMIT`). */
+/** A tenant may have so many (`TENANT_PROJECT_LIMIT`). */
 const PROJECTS = 10;
 /** As many as a project may have besides `main`. */
 const BRANCHES = DEFAULT_BRANCH_LIMIT - 1;
