@@ -23,6 +23,7 @@ export class Locks implements Guard {
       return greedy.map((session) => ({
         sessions: [session],
         branches: session.branch ? [session.branch] : [],
+        blocksUnknown: true,
         detail: { locks: session.locks },
       }));
     const branches = locksByBranch(sessions);

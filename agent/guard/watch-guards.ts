@@ -32,6 +32,17 @@ interface Watched extends BlockingHost {
 /** A session can take 300,000 locks a second, and fill the queue of NOTIFY at 80 MB a second. */
 const POLL_EVERY_MS = 250;
 
+/** A database that is no branch by then, such as the operator's, is forgotten. */
+const UNKNOWN_FOR_MS = 60_000;
+
+/** Blocks the database of a session that was ended before it was known whose it is. */
+interface LateBlock extends Pick<ReadSession, 'database' | 'begun'> {
+  reason: Guard['reason'];
+  detail: Finding['detail'];
+  /** Of the readings. */
+  foundAt: number;
+}
+
 /** What the watchdogs read besides sessions. */
 interface GuardSources {
   directory: BranchDirectory;
@@ -99,6 +110,8 @@ export class GuardWatch {
   readonly #ender = new SessionEnder();
   readonly #kept: Watched['rows']['kept'];
   readonly #excesses: Excesses;
+  /** By the session. */
+  readonly #late = new Map<string, LateBlock>();
   /** Kinds of process that `tenant-code.ts` does not have, each of which is logged once. */
   readonly #unknown = new Set<string>();
   readonly #troubles: TroubleLog;
@@ -133,8 +146,10 @@ export class GuardWatch {
     await this.#try('sessions', async () => {
       const reading = await this.#session.read();
       await this.#learn(reading.sessions);
-      this.#directory.refresh(reading.sessions, (trouble) => this.#note('branches', trouble));
+      const processes = [...reading.sessions, ...this.#late.values()];
+      this.#directory.refresh(processes, (trouble) => this.#note('branches', trouble));
       const server = this.#withBranches(reading);
+      this.#blockLate(reading.at);
       // One that waits for the next page of rows must not bring a project above its limit of sessions.
       const tenants = server.sessions.filter(({ pid }) => !this.#kept.has(pid));
       for (const guard of this.#guards) {
@@ -194,7 +209,7 @@ export class GuardWatch {
 
   #act(
     { name, reason, excess }: Guard,
-    { sessions: found, branches, detail, mayReturn }: Finding,
+    { sessions: found, branches, detail, mayReturn, blocksUnknown }: Finding,
     server: Observation,
     reading: Reading,
   ): void {
@@ -204,6 +219,9 @@ export class GuardWatch {
       // A rehearsal works there, and ends with the words of its own bound.
       if (excess) this.#excesses.note(branch.database, excess);
     }
+    const unknown = new Set(blocksUnknown && found.flatMap(({ branch, key }) => (branch ? [] : [key])));
+    for (const { key, database, begun } of reading.sessions)
+      if (unknown.has(key)) this.#late.set(key, { database, begun, reason, detail, foundAt: reading.at });
     const stopped = mayReturn ? [] : server.sessions.filter((session) => isToStop(session, found, branches));
     for (const { branch } of stopped) if (branch) this.#excesses.note(branch.database, excess ?? reason);
     const sessions = [...new Set([...found, ...stopped])];
@@ -211,6 +229,15 @@ export class GuardWatch {
     const branchIds = [...new Set(sessions.flatMap(({ branch }) => branch?.branch_id ?? []))];
     if (ended > 0)
       this.#log('guard.ended', { guard: name, sessions: ended, branch_ids: branchIds, ...detail });
+  }
+
+  /** Blocks the branches that were not known when their sessions were found: new ones, whose databases no reading had. */
+  #blockLate(now: number): void {
+    for (const [key, { database, reason, detail, foundAt }] of this.#late) {
+      const branch = this.#directory.find(database);
+      if (branch && DATABASES[branch.kind].excess === 'block') this.#blocks.block(branch, reason, detail);
+      if (branch || now - foundAt > UNKNOWN_FOR_MS) this.#late.delete(key);
+    }
   }
 
   /** One watchdog that fails must not stop the others. */

@@ -325,7 +325,7 @@ describe('a change of access ends open sockets', () => {
     for (const [, url] of waysOf(other)) expect(await refusal(url)).toMatchObject({ code: '28000' });
   });
 
-  test.runIf(IS_NIGHTLY)('a watchdog that blocks the branch', async () => {
+  test('a watchdog that blocks the branch', async () => {
     const branch = await branchOf('greedy');
     const open = await openBoth(branch);
     const greedy = await socketClient(branch.direct_url);

@@ -71,7 +71,7 @@ describe('locks', () => {
   test('one session with too many is found, and its branch', () => {
     const greedy = session(ATTACKER, { locks: 5_001 });
     expect(new Locks().check(server([greedy, session(VICTIM, { locks: 5_000 })]))).toEqual([
-      { sessions: [greedy], branches: [ATTACKER], detail: { locks: 5_001 } },
+      { sessions: [greedy], branches: [ATTACKER], blocksUnknown: true, detail: { locks: 5_001 } },
     ]);
   });
 

@@ -131,6 +131,27 @@ test('a blocked branch is rejected on both ports and its clients are disconnecte
   });
 });
 
+test('a session is ended before it is known whose its branch is, which is blocked afterwards', async () => {
+  const branch = await newBranch();
+  const rename = (from: string, to: string) =>
+    servers.query('UPDATE branch SET database = $2 WHERE database = $1', [from, to]);
+  await stop();
+  await rename(branch.database, 'db_unknown_prod');
+  stop = watch(host);
+  const idle = await connect(host, 'direct', branch, 'read_only');
+  const attacker = await connect(host, 'direct', branch, 'read_only');
+  const ended = whenEnded(attacker);
+  attacker
+    .query('SELECT pg_advisory_lock(n) FROM generate_series(1, 6000) AS n; SELECT pg_sleep(60)')
+    .catch(() => {});
+  await ended;
+  expect(eventsOf(branch)).toEqual([]);
+  await rename('db_unknown_prod', branch.database);
+  await Promise.all([blocked(branch, 'locks'), whenEnded(idle)]);
+  endBlocks();
+  await eventually(async () => expect(await outcome('direct', branch)).toBe('in'));
+});
+
 test('the ids of subtransactions count too', async () => {
   const branch = await newBranch();
   const attacker = await connect(host, 'direct', branch, 'read_only');
