@@ -4,7 +4,7 @@ import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
 import { Api } from '../support/api.ts';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
-import { pagesOf, preparePages } from '../support/console/pages.ts';
+import { longRows, pagesOf, prepareLongValues, preparePages } from '../support/console/pages.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
@@ -642,6 +642,33 @@ test('the page of a new branch says what it counts, and the storage page from wh
   await page.getByText(counts).waitFor();
   await page.goto(inProject('/storage'));
   await page.getByText(/^Sizes as of (?:now|\d+ s ago)/).waitFor();
+});
+
+/** Controls beyond the edge of the window that nobody can scroll to. Cut texts say so by an ellipsis. */
+const OUT_OF_REACH = `[...document.querySelectorAll('main :is(a, button, input, select, textarea)')].flatMap((control) => {
+  if (!control.checkVisibility() || control.getBoundingClientRect().right <= innerWidth + 1) return [];
+  for (let around = control; around; around = around.parentElement) {
+    const { overflowX, textOverflow } = getComputedStyle(around);
+    if (['auto', 'scroll'].includes(overflowX) || textOverflow === 'ellipsis') return [];
+  }
+  return [control.outerHTML.slice(0, 200)];
+})`;
+
+test.runIf(IS_NIGHTLY)('with the longest names, every control is within the width of a phone', async () => {
+  const { page } = visitor;
+  const long = await preparePages(owner.api);
+  await prepareLongValues(owner.api, long.projectId, long.url);
+  await page.setViewportSize({ width: 390, height: 800 });
+  try {
+    for (const [name, path] of [...pagesOf(long.projectId), longRows(long.projectId)]) {
+      await page.goto(path);
+      await page.locator('main h1, main h2').first().waitFor();
+      await eventually(async () => expect(await page.locator('main .skeleton').count()).toBe(0));
+      expect([name, await page.evaluate(OUT_OF_REACH)]).toEqual([name, []]);
+    }
+  } finally {
+    await page.setViewportSize({ width: 1280, height: 800 });
+  }
 });
 
 /** On a busy machine the comparison of a page that was left still runs when another page asks for one. */

@@ -7,9 +7,8 @@ import { ROOT } from '../../dev/build/repository.ts';
 import type { Api } from '../support/api.ts';
 import { openBrowser, visit } from '../support/console/browser.ts';
 import { FOLLOWS, type FollowState, stageFollow } from '../support/console/follows.ts';
-import { pagesOf, preparePages } from '../support/console/pages.ts';
+import { longRows, pagesOf, prepareLongValues, preparePages } from '../support/console/pages.ts';
 import { signInOnPage } from '../support/console/person.ts';
-import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { newPkce, register, requestFor } from '../support/oauth/client-app.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
@@ -72,30 +71,6 @@ async function prepareChange(api: Api, projectId: string): Promise<void> {
   });
 }
 
-/** A name of the greatest length. */
-const LONG_TABLE = 'item_with_a_name_of_sixty_three_characters_which_is_the_maximum';
-
-/** The longest names and values that people have, in the project of the pages. */
-async function prepareLongValues(api: Api, projectId: string, url: string): Promise<void> {
-  const path = `/api/v1/projects/${projectId}`;
-  await api.patch(path, { name: 'Pages of a customer whose project has a name that is very long' });
-  await api.branch(projectId, 'feature-1234-rename-columns-of-accounts', {
-    labels: { team: 'the-team-that-owns-billing-and-invoices', pull_request: '1234567' },
-  });
-  await api.post(`${path}/network-rules`, {
-    cidr: '2001:db8:ffff:ffff:ffff:ffff:ffff:ffff/128',
-    description: 'The office in a city with a long name, second floor, behind the router of the landlord',
-  });
-  await query(
-    url,
-    `create table ${LONG_TABLE} (
-       id bigint primary key, a_column_with_a_very_long_name_that_does_not_fit_into_its_width text, doc jsonb, tags text[]);
-     insert into ${LONG_TABLE}
-       select n, repeat('Long words without any spacesInBetween ', 60), jsonb_build_object('deep', jsonb_build_object('key', repeat('x', 500))),
-         array_fill('tag'::text, array[40]) from generate_series(1, 30) n`,
-  );
-}
-
 /** Every page of the console: with data, with long values, and while the host is away. */
 async function main(): Promise<void> {
   mkdirSync(folder, { recursive: true });
@@ -141,8 +116,7 @@ async function main(): Promise<void> {
     const heading = () => page.locator('h1').first().waitFor();
     await prepareLongValues(owner.api, projectId, url);
     const inProject = pagesOf(projectId).filter(([, path]) => path === '/' || path.startsWith('/projects/'));
-    const long = `/projects/${projectId}/branches/main/tables?table=${LONG_TABLE}`;
-    await shootAll(page, [...inProject, ['long rows', long, ''] as const], '-long', heading);
+    await shootAll(page, [...inProject, longRows(projectId)], '-long', heading);
 
     await stack.kill('agent');
     await shootAll(page, inProject, '-away', heading);

@@ -69,3 +69,34 @@ export function pagesOf(projectId: string): readonly ConsolePage[] {
     ['unknown', '/no/such/page', 'Not found'],
   ];
 }
+
+/** A name of the greatest length. */
+const LONG_TABLE = 'item_with_a_name_of_sixty_three_characters_which_is_the_maximum';
+
+/** The longest names and values that people have, in the project of the pages. */
+export async function prepareLongValues(api: Api, projectId: string, url: string): Promise<void> {
+  const path = `/api/v1/projects/${projectId}`;
+  await api.patch(path, { name: 'Pages of a customer whose project has a name that is very long' });
+  await api.branch(projectId, 'feature-1234-rename-columns-of-accounts', {
+    labels: { team: 'the-team-that-owns-billing-and-invoices', pull_request: '1234567' },
+  });
+  await api.post(`${path}/network-rules`, {
+    cidr: '2001:db8:ffff:ffff:ffff:ffff:ffff:ffff/128',
+    description: 'The office in a city with a long name, second floor, behind the router of the landlord',
+  });
+  await query(
+    url,
+    `create table ${LONG_TABLE} (
+       id bigint primary key, a_column_with_a_very_long_name_that_does_not_fit_into_its_width text, doc jsonb, tags text[]);
+     insert into ${LONG_TABLE}
+       select n, repeat('Long words without any spacesInBetween ', 60), jsonb_build_object('deep', jsonb_build_object('key', repeat('x', 500))),
+         array_fill('tag'::text, array[40]) from generate_series(1, 30) n`,
+  );
+}
+
+/** The page of the rows of `prepareLongValues`. */
+export const longRows = (projectId: string): ConsolePage => [
+  'long rows',
+  `/projects/${projectId}/branches/main/tables?table=${LONG_TABLE}`,
+  'Long words',
+];
