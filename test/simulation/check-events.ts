@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { ActorRun } from './actor-run.ts';
+import { read } from './client.ts';
 import { changesOf, type ProjectEvent } from './event-follower.ts';
 import type { ModelProject } from './model.ts';
 
@@ -182,8 +183,7 @@ async function logOf(
 }
 
 async function jobsOf({ model: { api } }: ActorRun, projectId: string): Promise<Fields[]> {
-  const { body } = await api.get<{ jobs: Fields[] }>(`/api/v1/projects/${projectId}/jobs?limit=100`);
-  return body.jobs;
+  return (await read<{ jobs: Fields[] }>(api, `/api/v1/projects/${projectId}/jobs?limit=100`)).jobs;
 }
 
 /** The client that was cut off has the same events as the log. */

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { ApiResponse } from '../support/api.ts';
+import type { Api, ApiResponse } from '../support/api.ts';
 import { ContractError } from '../support/contract.ts';
 import { RETRYABLE_CODES } from '../support/retryable-codes.ts';
 
@@ -46,6 +46,17 @@ const attempt = <B>(request: () => Promise<ApiResponse<B>>) =>
 
 export const codeOf = ({ body }: ApiResponse<unknown>): string =>
   (body as { error?: string } | null)?.error ?? 'none';
+
+/** After a fault the gateway may refuse a moment longer than it lasted, as while it waits for the keys of the issuer. */
+const READ_WITHIN_MS = 30_000;
+
+/** Reads as a client does, which repeats what it may. @throws Error which names the refusal */
+export async function read<B>(api: Api, path: string): Promise<B> {
+  const signal = AbortSignal.timeout(READ_WITHIN_MS);
+  const { response } = await send(() => api.get<B>(path), { persists: true, signal });
+  if (response?.status === 200) return response.body;
+  throw new Error(`GET ${path}: ${response ? `${response.status} ${codeOf(response)}` : 'no response'}`);
+}
 
 function isUndecided(response: ApiResponse<unknown>): boolean {
   const code = codeOf(response);

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { BranchBody } from '../support/api.ts';
 import type { ActorRun } from './actor-run.ts';
+import { read } from './client.ts';
 import type { ModelProject } from './model.ts';
 
 /** The shortest lease. */
@@ -26,13 +27,9 @@ async function untilProjectsLeasesEnd(run: ActorRun, project: ModelProject): Pro
   const converged = Date.now();
   let last = 0;
   for (;;) {
-    const { status, body } = await run.model.api.get<{ branches: BranchBody[] }>(path);
-    if (status !== 200) {
-      run.report(`the list of branches: unexpected response ${status}`);
-      break;
-    }
+    const { branches } = await read<{ branches: BranchBody[] }>(run.model.api, path);
     const now = Date.now();
-    const listed = new Map(body.branches.map((branch) => [branch.id, branch]));
+    const listed = new Map(branches.map((branch) => [branch.id, branch]));
     for (const { id, existence, leasedUntil } of leased) {
       if (existence !== 'there' || leasedUntil === null) continue;
       const end = listed.get(id)?.lease_ends_at;
@@ -40,7 +37,7 @@ async function untilProjectsLeasesEnd(run: ActorRun, project: ModelProject): Pro
       if (typeof end === 'string' && Date.parse(end) < leasedUntil)
         run.report(`the lease of branch ${id} ends at ${end}, earlier than promised`);
     }
-    const ends = body.branches.flatMap(({ lease_ends_at: end }) =>
+    const ends = branches.flatMap(({ lease_ends_at: end }) =>
       typeof end === 'string' ? [Date.parse(end)] : [],
     );
     last = Math.max(last, converged, ...ends);

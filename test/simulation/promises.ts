@@ -4,6 +4,7 @@ import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import type { ActorRun, RunHost } from './actor-run.ts';
 import { checkEvents } from './check-events.ts';
+import { read } from './client.ts';
 import type { Existence, ModelBranch, ModelProject } from './model.ts';
 import { withoutHost } from './move-operations.ts';
 import { TABLE } from './row-operations.ts';
@@ -18,8 +19,9 @@ const MAX_DELAY_MS = 60_000;
  * @param began earliest time of any request, Unix milliseconds
  */
 export async function checkPromises(run: ActorRun, failed: Set<string>, began: number): Promise<void> {
-  const { body } = await run.model.api.get<{ projects: ProjectBody[] }>('/api/v1/projects?limit=100');
-  const there = new Set(body.projects.map(({ id }) => id).filter((id) => !failed.has(id)));
+  const { api } = run.model;
+  const { projects } = await read<{ projects: ProjectBody[] }>(api, '/api/v1/projects?limit=100');
+  const there = new Set(projects.map(({ id }) => id).filter((id) => !failed.has(id)));
   const promised = [...run.model.projects.values()];
   checkExistence(run, 'project', promised, there);
   await Promise.all(
@@ -55,28 +57,29 @@ async function checkProject(
   began: number,
 ): Promise<void> {
   const path = `/api/v1/projects/${project.id}`;
-  const branches = await run.model.api.get<{ branches: BranchBody[] }>(`${path}/branches`);
-  const rules = await run.model.api.get<{ network_rules: { id: string; source: string; status: string }[] }>(
-    `${path}/network-rules?limit=100`,
-  );
-  const shown = branches.body.branches.filter(({ id }) => !failed.has(id));
+  const { api } = run.model;
+  const { branches } = await read<{ branches: BranchBody[] }>(api, `${path}/branches`);
+  const { network_rules: rules } = await read<{
+    network_rules: { id: string; source: string; status: string }[];
+  }>(api, `${path}/network-rules?limit=100`);
+  const shown = branches.filter(({ id }) => !failed.has(id));
   const listed = new Map(shown.map((branch) => [branch.id, branch]));
   checkExistence(run, 'branch', [...project.branches.values()], new Set(listed.keys()));
-  const manual = rules.body.network_rules.filter(({ source }) => source === 'manual');
+  const manual = rules.filter(({ source }) => source === 'manual');
   checkExistence(run, 'rule', [...project.rules.values()], new Set(manual.map(({ id }) => id)));
-  const { body: history } = await run.model.api.get<{ snapshots: { id: string; kind: string }[] }>(
+  const { snapshots } = await read<{ snapshots: { id: string; kind: string }[] }>(
+    api,
     `${path}/snapshots?limit=100`,
   );
-  const taken = history.snapshots.filter(({ kind }) => kind === 'manual').map(({ id }) => id);
+  const taken = snapshots.filter(({ kind }) => kind === 'manual').map(({ id }) => id);
   checkExistence(run, 'snapshot', [...project.snapshots.values()], new Set(taken));
-  for (const { id, status } of rules.body.network_rules)
+  for (const { id, status } of rules)
     if (status !== 'applied') run.report(`rule ${id} is ${status} after convergence`);
   await checkMeasurement(run, project, began);
-  const record = await run.model.api.get<ProjectBody>(path);
   await checkEvents(run, project, {
-    project: record.body,
-    branches: branches.body.branches,
-    rules: rules.body.network_rules,
+    project: await read<ProjectBody>(api, path),
+    branches,
+    rules,
   });
   for (const names of project.batches) checkBatch(run, project, names, shown);
   await Promise.all(
@@ -140,10 +143,10 @@ function onHosts(text: string, hosts: readonly RunHost[]): string[] {
 
 /** Checks that no measurement is in the future or more than a minute old, whatever the host's clock says. */
 async function checkMeasurement(run: ActorRun, { id }: ModelProject, began: number): Promise<void> {
-  const { body } = await run.model.api.get<{ observed_at: string | null }>(`/api/v1/projects/${id}/usage`);
-  const at = body.observed_at === null ? null : Date.parse(body.observed_at);
+  const usage = await read<{ observed_at: string | null }>(run.model.api, `/api/v1/projects/${id}/usage`);
+  const at = usage.observed_at === null ? null : Date.parse(usage.observed_at);
   if (at !== null && (at < began - MAX_DELAY_MS || at > Date.now()))
-    run.report(`project ${id} was measured at ${body.observed_at}`);
+    run.report(`project ${id} was measured at ${usage.observed_at}`);
 }
 
 /** Checks that expiry follows the gateway's clock, whatever the host's clock says. */

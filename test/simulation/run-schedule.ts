@@ -3,6 +3,7 @@ import { Api, type ProjectBody } from '../support/api.ts';
 import { violations as disagreements, ofHost } from '../support/records/invariants.ts';
 import { takeSnapshot } from '../support/snapshot.ts';
 import { ActorRun, type RunContext } from './actor-run.ts';
+import { read } from './client.ts';
 import { injectFaults } from './inject-faults.ts';
 import { GONE_WITHIN_MS, untilLeasesEnd } from './leases.ts';
 import { ModelActor } from './model.ts';
@@ -90,7 +91,9 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
     if (leasesEnd > 0) found.push(...(await untilConverged(stage, trail, leasesEnd + GONE_WITHIN_MS)));
     for (const run of runs) {
       await run.checkSessions();
-      await checkPromises(run, trail.permanentlyFailed(), started);
+      await checkPromises(run, trail.permanentlyFailed(), started).catch((error) =>
+        run.report(String(error)),
+      );
       trail.check(run);
     }
   }
@@ -192,8 +195,8 @@ function d1FileOf({ hosts }: Stage): string {
 async function deleteProjects(stage: Stage, trail: Trail, runs: ActorRun[]): Promise<string[]> {
   await Promise.all(
     runs.map(async ({ model: { api } }) => {
-      const { body } = await api.get<{ projects: ProjectBody[] }>('/api/v1/projects?limit=100');
-      await Promise.all(body.projects.map(({ id }) => api.delete(`/api/v1/projects/${id}`)));
+      const { projects } = await read<{ projects: ProjectBody[] }>(api, '/api/v1/projects?limit=100');
+      await Promise.all(projects.map(({ id }) => api.delete(`/api/v1/projects/${id}`)));
     }),
   );
   const left = await untilConverged(stage, trail, Date.now() + AT_REST_WITHIN_MS);
