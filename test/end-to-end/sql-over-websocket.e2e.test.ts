@@ -329,7 +329,10 @@ describe('a change of access ends open sockets', () => {
     const branch = await branchOf('greedy');
     const open = await openBoth(branch);
     const greedy = await socketClient(branch.direct_url);
-    const taken = greedy.query('select pg_advisory_lock(n) from generate_series(1, 2000000) as n');
+    // Enough for the watchdog, and not for the lock table, which the tests beside this one share.
+    const taken = greedy.query(
+      'select pg_advisory_lock(n) from generate_series(1, 6000) as n; select pg_sleep(300)',
+    );
     await expect(taken).rejects.toThrow();
     await expectEnded(open);
     // The watchdog ends the sessions that it has found before the block is stored.
