@@ -231,7 +231,7 @@ export function projectCommand(): Command {
     .addOption(
       new Option(
         '--durability <choice>',
-        'sync: commits wait until the standby of the host has applied them; ends open sessions',
+        'sync: commits wait until the standby of the host has them on its disk; ends open sessions',
       ).choices(['async', 'sync']),
     )
     .addOption(

@@ -71,7 +71,7 @@ export const Project = z
     spares: Spares,
     durability: z.enum(DURABILITIES).meta({
       description:
-        'When a commit is confirmed: `async`: once the database host has it; `sync`: once the standby of that host has applied it too.',
+        'When a commit is confirmed: `async`: once the database host has it; `sync`: once the standby of that host has it on its disk too.',
       example: 'async',
     }),
     durability_state: z.enum(SYNC_STATES).meta({

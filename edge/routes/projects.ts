@@ -88,7 +88,7 @@ const ProjectChange = z
     spares: Spares.optional(),
     durability: z.enum(DURABILITIES).optional().meta({
       description:
-        '`sync`: commits to the databases of the project wait until the standby of their host has applied them, and for as long as it is away. `async`: they do not. A change ends the sessions that are open.',
+        '`sync`: commits to the databases of the project wait until the standby of their host has them on its disk, and for as long as it is away. `async`: they do not. A change ends the sessions that are open.',
     }),
     masked_only: z.boolean().optional().meta({
       description:

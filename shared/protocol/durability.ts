@@ -1,4 +1,4 @@
-/** When commits of a project are confirmed: once its host has them, or once the standby has applied them too. */
+/** When commits of a project are confirmed: once its host has them, or once the standby has them on its disk too. */
 export const DURABILITIES = ['async', 'sync'] as const;
 export type Durability = (typeof DURABILITIES)[number];
 

@@ -196,7 +196,7 @@ describe('a host with a standby', () => {
     const direct = await ledgerUrl();
     const pooled = await ledgerUrl('database_url');
     for (const url of [direct, pooled])
-      expect(await query(url, 'show synchronous_commit')).toEqual([{ synchronous_commit: 'remote_apply' }]);
+      expect(await query(url, 'show synchronous_commit')).toEqual([{ synchronous_commit: 'on' }]);
     await query(direct, 'insert into written values (-1)');
     const other = await urlOf('main');
     expect(await query(other, 'show synchronous_commit')).toEqual([{ synchronous_commit: 'local' }]);
@@ -205,9 +205,7 @@ describe('a host with a standby', () => {
     // The agent's own work does not wait.
     await api.branch(ledger.id, 'pr-1');
     const ofBranch = (await api.credentials(ledger.id, 'pr-1')).direct_url as string;
-    expect(await query(ofBranch, 'show synchronous_commit')).toEqual([
-      { synchronous_commit: 'remote_apply' },
-    ]);
+    expect(await query(ofBranch, 'show synchronous_commit')).toEqual([{ synchronous_commit: 'on' }]);
     await query(ofBranch, 'set synchronous_commit = local; delete from written where id = 0');
 
     const waiting = query(direct, 'insert into written values (-2)');
@@ -326,6 +324,17 @@ describe('a host with a standby', () => {
     await eventually(async () => expect(writer.confirmed.size).toBeGreaterThan(50));
     // The reported time is a whole second.
     await sleep(4_000);
+    // What it has on its disk is confirmed, and applied when it takes over.
+    const onNext = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
+    await onNext.query('select pg_wal_replay_pause()');
+    await eventually(async () =>
+      expect((await onNext.query('select pg_get_wal_replay_pause_state() as state')).rows).toEqual([
+        { state: 'paused' },
+      ]),
+    );
+    const sofar = synchronous.confirmed.size;
+    await eventually(async () => expect(synchronous.confirmed.size).toBeGreaterThan(sofar + 10));
+    await onNext.end();
     await Promise.all((['agent', 'postgres', 'pgbouncer'] as const).map((part) => stack.standby.kill(part)));
     const refused = await operator.post(`/platform/v1/hosts/${next.id}/promote`, {});
     expect(refused).toMatchObject({ status: 409, body: { error: 'PRIMARY_UNAVAILABLE' } });
