@@ -3,7 +3,14 @@ import { HOST_PARTS } from '../../dev/stack/programs.ts';
 import { Api } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import { memberOf, promotionsOf, WRITTEN, Writers, writerFaults } from '../support/stack/partitions.ts';
+import {
+  type Commit,
+  memberOf,
+  promotionsOf,
+  WRITTEN,
+  Writers,
+  writerFaults,
+} from '../support/stack/partitions.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import type { RunHost } from './actor-run.ts';
 
@@ -24,6 +31,8 @@ const PROJECTS = ['sync', 'async'] as const;
 interface Written {
   durability: (typeof PROJECTS)[number];
   writers: Writers;
+  /** Commits that went with a primary, as those of the last moment may. */
+  gone: Set<number>;
   /** A URL of the database at the present primary. */
   url: () => Promise<string>;
 }
@@ -87,7 +96,7 @@ export class Promotions {
       const url = async () => (await api.credentials(id, 'main')).direct_url;
       await query(await url(), WRITTEN);
       const writers = new Writers(await url(), ports, WRITE_EVERY_MS);
-      opened.#written.push({ durability, writers, url });
+      opened.#written.push({ durability, writers, gone: new Set(), url });
     }
     return opened;
   }
@@ -148,14 +157,15 @@ export class Promotions {
   }
 
   /** What was confirmed before the reported second is there, and with `sync` everything. */
-  async #checkWritten({ durability, writers, url }: Written, survivedUntil: number): Promise<void> {
+  async #checkWritten({ durability, writers, gone, url }: Written, survivedUntil: number): Promise<void> {
     const confirmed = [...writers.commits];
     const rows = await eventually(async () => query<{ id: string }>(await url(), 'select id from written'));
     const found = new Set(rows.map(({ id }) => Number(id)));
-    const hasToBeThere = confirmed.filter(
-      ({ confirmedAt }) => durability === 'sync' || performance.timeOrigin + confirmedAt < survivedUntil,
-    );
+    const isPromised = ({ confirmedAt }: Commit) =>
+      durability === 'sync' || performance.timeOrigin + confirmedAt < survivedUntil;
+    const hasToBeThere = confirmed.filter((commit) => isPromised(commit) && !gone.has(commit.id));
     const lost = hasToBeThere.filter(({ id }) => !found.has(id));
+    for (const commit of confirmed) if (!isPromised(commit) && !found.has(commit.id)) gone.add(commit.id);
     if (lost.length > 0)
       this.#problems.push(
         `promotion: ${lost.length} of ${hasToBeThere.length} commits of the ${durability} project are lost`,
