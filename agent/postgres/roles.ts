@@ -238,18 +238,14 @@ const FOLLOWS = `(EXISTS (SELECT FROM following WHERE following.branch_id = bran
  * takes over applies all WAL that it has on its disk, so no commit waits until the writes of others are applied.
  */
 const SYNC = 'synchronous_commit=on';
-/** What an agent of version 1.0.0 has set. */
-const FORMER_SYNC = 'synchronous_commit=remote_apply';
 const IS_SYNC = "durability = 'sync' AND login !~ '_query$'";
-const durabilityDiffers = (isSync: string, settings: string) =>
-  `coalesce((${isSync}) <> ('${SYNC}' = ANY (${settings})) OR '${FORMER_SYNC}' = ANY (${settings}), ${isSync})`;
 
 /**
  * Whether an entry of `pg_db_role_setting` is none of ours. The default of a write block is restored with
  * `read_only_differs`, the role of an owner with `group_differs`, and the durability with `durability_differs`.
  */
 const FOREIGN = `NOT (setdatabase = 0 AND (login !~ '_owner$' OR ${FOLLOWS}) AND entry = 'default_transaction_read_only=on')
-  AND NOT (setdatabase = 0 AND entry IN ('${SYNC}', '${FORMER_SYNC}'))
+  AND NOT (setdatabase = 0 AND entry = '${SYNC}')
   AND NOT (datname IS NOT DISTINCT FROM database AND login ~ '_owner$' AND entry = ${ownerRole})`;
 
 /** The owner login does not act as its group in the branch's database. */
@@ -283,7 +279,7 @@ export async function readChangedProjects(db: Queryable): Promise<string[]> {
      UNION
      SELECT project_id
      FROM login JOIN branch USING (branch_id) JOIN project USING (project_id) JOIN pg_roles ON rolname = login
-     WHERE NOT unenforced AND ${durabilityDiffers(IS_SYNC, 'rolconfig')}`,
+     WHERE NOT unenforced AND (${IS_SYNC}) <> coalesce('${SYNC}' = ANY (rolconfig), false)`,
   );
   return rows.map(({ project_id }) => project_id);
 }
@@ -330,7 +326,7 @@ export async function restoreLogins(
             (login !~ '_owner$' OR follows)
               AND write_blocked <> coalesce('default_transaction_read_only=on' = ANY (settings), false)
               AS read_only_differs,
-            ${durabilityDiffers('is_sync', 'settings')} AS durability_differs,
+            is_sync <> coalesce('${SYNC}' = ANY (settings), false) AS durability_differs,
             login !~ '_query$' AND (login !~ '_owner$' OR database_oid IS NOT NULL)
               AND write_blocked = has_database_privilege(login_oid, database_oid, 'TEMPORARY')
               AS temporary_differs

@@ -106,15 +106,10 @@ export function describeWatchedLogins(host: () => TestHost): void {
       ]);
       await watch.poll();
       expect(await settings()).toEqual(own);
-      // Version 1.0.0 had the second one.
-      for (const change of [
-        isSync ? 'reset all' : 'set synchronous_commit = on',
-        'set synchronous_commit = remote_apply',
-      ]) {
-        await run('read_write', `alter role current_user ${change}`);
-        await watch.poll();
-        expect(await settings()).toEqual(own);
-      }
+      const change = isSync ? 'reset all' : 'set synchronous_commit = on';
+      await run('read_write', `alter role current_user ${change}`);
+      await watch.poll();
+      expect(await settings()).toEqual(own);
       expect(logged).toEqual([]);
     },
   );
