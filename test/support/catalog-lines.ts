@@ -48,7 +48,7 @@ const CATALOGS: Record<string, CatalogReader> = {
     properties: {},
     where: `nspname NOT IN ${SYSTEM} AND nspname NOT LIKE 'pg\\_t%' AND NOT ${ofExtension('pg_namespace', 'o.oid')}`,
     owner: 'nspowner',
-    rights: 'nspacl',
+    rights: 'o.nspacl',
   },
   relation: {
     from: `(${OWN_CLASS}) AS o`,
@@ -69,7 +69,7 @@ const CATALOGS: Record<string, CatalogReader> = {
     },
     where: "relkind <> 'c'",
     owner: 'relowner',
-    rights: 'relacl',
+    rights: 'o.relacl',
   },
   column: {
     from: `(SELECT a.*, c.relkind, row_number() OVER (PARTITION BY attrelid ORDER BY attnum) AS place
@@ -94,7 +94,7 @@ const CATALOGS: Record<string, CatalogReader> = {
       parents: 'attinhcount',
     },
     where: 'true',
-    rights: 'attacl',
+    rights: 'o.attacl',
   },
   'not null': {
     from: 'pg_constraint AS o',
@@ -221,7 +221,7 @@ const CATALOGS: Record<string, CatalogReader> = {
     where: `${own('pg_type')} AND typcategory <> 'A' AND (typrelid = 0 OR EXISTS (SELECT FROM pg_class WHERE oid = typrelid AND relkind = 'c'))
       AND typtype <> 'm'`,
     owner: 'typowner',
-    rights: 'typacl',
+    rights: 'o.typacl',
   },
   routine: {
     from: 'pg_proc AS o LEFT JOIN pg_aggregate AS a ON a.aggfnoid = o.oid',
@@ -236,7 +236,8 @@ const CATALOGS: Record<string, CatalogReader> = {
     },
     where: own('pg_proc'),
     owner: 'proowner',
-    rights: 'proacl',
+    // Without a list, everybody may run it, as with one that says so.
+    rights: "coalesce(o.proacl, acldefault('f', o.proowner))",
   },
   operator: {
     from: 'pg_operator AS o',
@@ -338,7 +339,7 @@ const CATALOGS: Record<string, CatalogReader> = {
     properties: { handler: routine('lanplcallfoid'), trusted: 'lanpltrusted' },
     where: own('pg_language'),
     owner: 'lanowner',
-    rights: 'lanacl',
+    rights: 'o.lanacl',
   },
   transform: {
     from: 'pg_transform AS o',
@@ -401,7 +402,7 @@ const CATALOGS: Record<string, CatalogReader> = {
     },
     where: own('pg_foreign_data_wrapper'),
     owner: 'fdwowner',
-    rights: 'fdwacl',
+    rights: 'o.fdwacl',
   },
   'foreign server': {
     from: 'pg_foreign_server AS o',
@@ -411,7 +412,7 @@ const CATALOGS: Record<string, CatalogReader> = {
       options: `concat_ws(' ', srvtype, srvversion, ${sorted('srvoptions')})`,
     },
     owner: 'srvowner',
-    rights: 'srvacl',
+    rights: 'o.srvacl',
   },
   'foreign table': {
     from: 'pg_foreign_table AS o',
@@ -432,7 +433,7 @@ const CATALOGS: Record<string, CatalogReader> = {
     from: 'pg_default_acl AS o',
     identity: "concat_ws(' ', defaclrole::regrole, nullif(defaclnamespace, 0)::regnamespace, defaclobjtype)",
     properties: {},
-    rights: 'defaclacl',
+    rights: 'o.defaclacl',
   },
   'security label': {
     from: 'pg_seclabel AS o CROSS JOIN LATERAL pg_identify_object(classoid, objoid, objsubid) AS i',
@@ -454,7 +455,7 @@ function queryOf(kind: string, found: CatalogReader, isWithRights: boolean): str
         ...(owner && { owner: `${owner}::regrole` }),
         ...(rights && {
           rights: `(SELECT string_agg(concat_ws(' ', grantor::regrole, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END, privilege_type, is_grantable), ','
-            ORDER BY grantor::regrole::text, grantee::regrole::text, privilege_type) FROM aclexplode(o.${rights}))`,
+            ORDER BY grantor::regrole::text, grantee::regrole::text, privilege_type) FROM aclexplode(${rights}))`,
         }),
       }
     : {};

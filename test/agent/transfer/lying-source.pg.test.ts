@@ -103,7 +103,12 @@ const LIES: [what: string, lie: Lie, message: RegExp][] = [
     ofFunction('pg_get_indexdef', 'oid', 'text', `true_pg_get_indexdef($1) || '${DROP}'`),
     STATEMENT,
   ],
-  ['a type', ofFunction('format_type', 'oid, int4', 'text', `'text)${DROP}'`), STATEMENT],
+  // pg_dump knows the types of sequences.
+  [
+    'a type',
+    ofFunction('format_type', 'oid, int4', 'text', `'text)${DROP}'`),
+    /could not be read: unrecognized/,
+  ],
   ['a constraint', ofFunction('pg_get_constraintdef', 'oid', 'text', `'check (true)${DROP}'`), STATEMENT],
   ['a default', ofFunction('pg_get_expr', 'pg_node_tree, oid', 'text', `'1)${DROP}'`), STATEMENT],
   ['a view', ofFunction('pg_get_viewdef', 'oid', 'text', `'select 1${DROP}'`), STATEMENT],
@@ -130,9 +135,11 @@ const LIES: [what: string, lie: Lie, message: RegExp][] = [
       'text',
       "(select repeat(string_agg(repeat('x', 1000000), ''), 8) from generate_series(1, 120))",
     ),
-    /too large|could not be read/,
+    // Where pg_dump has no memory for a definition, it writes an empty one.
+    /too large|could not be read|refuses the view/,
   ],
-  ['columns', ofColumns, /The source could not be read: column/],
+  // Each server refuses the column, and either can be the first.
+  ['columns', ofColumns, /could not be read: column|refuses the rows of .*: column/],
 ];
 
 describe('a copy of a source', () => {
