@@ -27,7 +27,6 @@ import {
 import { isPublished, readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
 import { readExtensionUse } from './source-extensions.ts';
 import { policyOf, type SourcePolicy } from './source-policy.ts';
-import { unreadable } from './source-schema.ts';
 import { inSource } from './source-session.ts';
 import type { PublishedTable } from './source-slot.ts';
 import { type TrialHost, trySchema } from './try-schema.ts';
@@ -225,11 +224,16 @@ export async function examineAt(
   if (!read.ok) return fail(read.failure);
   const { tls, catalog, leftAlone, unknown: notThere, ofExtensions } = read.value;
   catalog.tables = catalog.tables.filter((table) => !isLeftAlone(leftAlone, table));
+  const { chosen, unknown } = chosenTables(catalog, wanted);
   catalog.hidden_sequences = catalog.hidden_sequences.filter((sequence) => !isLeftAlone(leftAlone, sequence));
+  catalog.hidden_parents = catalog.hidden_parents.filter(
+    (parent) =>
+      !isLeftAlone(leftAlone, parent) &&
+      (wanted.tables === null || chosen.some(({ oid }) => parent.partitions.includes(oid))),
+  );
   if (policy.excludesAlwaysTriggers)
     for (const table of catalog.tables) table.has_key &&= !table.fires_always;
   const free = await freeBytes(host.settings.PGDATA_DIR);
-  const { chosen, unknown } = chosenTables(catalog, wanted);
   const total_bytes = numberOf(chosen.reduce((sum, { bytes }) => sum + numberOf(bytes), 0));
   const tables = fitting(chosen.map(toTable).slice(0, SOURCE_TABLES_MAX), ROOM.tables);
   const { host: name, port, database } = source;
@@ -457,11 +461,22 @@ function sizeFindings(total: number, room: number, free: number): SourceFinding[
 }
 
 function rightsFindings(
-  { user, database, may_replicate, may_create, hidden_sequences }: SourceCatalog,
+  { user, database, may_replicate, may_create, hidden_sequences, hidden_parents }: SourceCatalog,
   tables: readonly TableRow[],
   makesPublication: boolean,
 ): SourceFinding[] {
   const login = identifier(user);
+  const hidden = (named: Named, kind = '') => {
+    const object = short(nameOf(named));
+    return finding(
+      'rights',
+      `The login has no right SELECT on ${object}. Grant it, or leave it alone with exclude_schemas or exclude_tables.`,
+      {
+        object,
+        statement: `GRANT USAGE ON SCHEMA ${schemaOf(named)} TO ${login}; GRANT SELECT ON ${kind}${nameOf(named)} TO ${login}`,
+      },
+    );
+  };
   return [
     ...unless(may_replicate, 'rights', 'The login has no right to replicate.', {
       statement: `ALTER ROLE ${login} REPLICATION; -- on Amazon RDS: GRANT rds_replication TO ${login}`,
@@ -475,11 +490,7 @@ function rightsFindings(
     ...tables.flatMap((table) => {
       const name = nameOf(table);
       if (table.kind === 'f') return [];
-      if (!table.readable)
-        return unreadable(
-          short(name),
-          `GRANT USAGE ON SCHEMA ${schemaOf(table)} TO ${login}; GRANT SELECT ON ${name} TO ${login}`,
-        );
+      if (!table.readable) return hidden(table);
       if (table.hides_rows)
         return finding('rights', `Row-level security hides rows of ${short(name)} from the login.`, {
           object: short(name),
@@ -492,12 +503,8 @@ function rightsFindings(
         { object: short(name) },
       );
     }),
-    ...hidden_sequences.map((sequence) =>
-      unreadable(
-        short(nameOf(sequence)),
-        `GRANT USAGE ON SCHEMA ${schemaOf(sequence)} TO ${login}; GRANT SELECT ON SEQUENCE ${nameOf(sequence)} TO ${login}`,
-      ),
-    ),
+    ...hidden_parents.map((parent) => hidden(parent)),
+    ...hidden_sequences.map((sequence) => hidden(sequence, 'SEQUENCE ')),
   ];
 }
 

@@ -61,6 +61,8 @@ export interface SourceCatalog extends ServerFacts {
   extensions: SourceExtension[];
   tables: TableRow[];
   hidden_sequences: (Named & { oid: string })[];
+  /** Partitioned tables that the login cannot read, which a dump locks too, with the ids of their partitions. */
+  hidden_parents: (Named & { oid: string; partitions: string[] })[];
   /** Logins whose sessions in the database the login cannot see; superusers are left out, and some of many are listed. */
   hidden_logins: string[];
   /** Null: the source has none of this name, or none was named. */
@@ -129,6 +131,12 @@ const HIDDEN_SEQUENCES = `
     AND CASE c.relkind WHEN 'S' THEN NOT (has_schema_privilege(n.oid, 'USAGE') AND has_sequence_privilege(c.oid, 'SELECT')) END
   ORDER BY 1, 2 LIMIT ${OBJECTS_MAX}`;
 
+const HIDDEN_PARENTS = `
+  SELECT n.nspname AS schema, c.relname AS name, c.oid::text AS oid, ARRAY(SELECT relid::oid::text FROM pg_partition_tree(c.oid)) AS partitions
+  FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+  WHERE c.relkind = 'p' AND ${OWN_SCHEMA} AND ${NO_MEMBER} AND NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'))
+  ORDER BY 1, 2 LIMIT ${OBJECTS_MAX}`;
+
 const HIDDEN_LOGINS = `
   SELECT rolname AS name FROM pg_roles
   WHERE rolcanlogin AND NOT rolsuper AND has_database_privilege(oid, current_database(), 'CONNECT')
@@ -174,6 +182,7 @@ export const readCatalog = (session: Session, publication: string | null): Promi
       extensions: await rowsOf<SourceExtension>(EXTENSIONS),
       tables: isOld ? [] : await rowsOf<TableRow>(TABLES),
       hidden_sequences: await rowsOf<SourceCatalog['hidden_sequences'][number]>(HIDDEN_SEQUENCES),
+      hidden_parents: isOld ? [] : await rowsOf<SourceCatalog['hidden_parents'][number]>(HIDDEN_PARENTS),
       hidden_logins: (await rowsOf<{ name: string }>(HIDDEN_LOGINS)).map(({ name }) => name),
       publication: found ?? null,
       published: new Set(published.map(({ oid }) => oid)),

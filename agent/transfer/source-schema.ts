@@ -205,7 +205,6 @@ async function connectionOf(
 }
 
 const LINE_BREAK = /[\r\n]/;
-const DENIED = /permission denied for (\w+(?: \w+)*?) ("(?:[^"]|"")+"|\S+)\s*$/m;
 /** pg_dump tries again after a lock that a migration holds, and is not waited for longer. */
 const TRIES = 3;
 
@@ -233,7 +232,7 @@ export async function dumpSource(
         error.message,
       );
       if (error.reason === 'stopped') throw options.signal?.reason ?? error;
-      if (!isLocked || tries === TRIES) throw new Refused(findingOfDump(source, error, isLocked));
+      if (!isLocked || tries === TRIES) throw new Refused(findingOfDump(error, isLocked));
     }
 }
 
@@ -248,14 +247,7 @@ const endDump = (settings: AgentSettings, source: Source, name: string) =>
     ),
   );
 
-export const unreadable = (object: string, statement: string, right = 'SELECT') =>
-  finding(
-    'rights',
-    `The login has no right ${right} on ${object}. Grant it, or leave it alone with exclude_schemas or exclude_tables.`,
-    { object, statement },
-  );
-
-function findingOfDump({ user }: Source, { reason, message }: DumpError, isLocked: boolean) {
+function findingOfDump({ reason, message }: DumpError, isLocked: boolean) {
   if (reason === 'too_long') return finding('connection', 'The source took too long to describe its schema.');
   if (reason === 'too_large') return finding('schema', 'The schema of the source is too large.');
   if (isLocked)
@@ -263,15 +255,6 @@ function findingOfDump({ user }: Source, { reason, message }: DumpError, isLocke
       'connection',
       'A table of the source is locked, for instance by a migration. Try again later.',
     );
-  const [, kind = '', name = ''] = DENIED.exec(message) ?? [];
-  if (kind !== '') {
-    const right = kind === 'schema' ? 'USAGE' : 'SELECT';
-    return unreadable(
-      short(name),
-      `GRANT ${right} ON ${kind.toUpperCase()} ${name} TO ${identifier(user)}`,
-      right,
-    );
-  }
   const said = message.split('\n').find((line) => line.startsWith('pg_dump: error:')) ?? message;
   return finding(
     'schema',

@@ -328,6 +328,42 @@ test('chosen tables are copied from a source that hides the others', async () =>
   ]);
 });
 
+test('refused rights are named with the statements that grant them, and no more', async () => {
+  await make(`reset role; create schema "Their own"; create table "Their own"."Big table" (id serial primary key, n int); create sequence "Their own"."A ""counter""";
+    create table sold (id int, at date) partition by range (at); create table sold_all partition of sold default partition by list (id); create table sold_one partition of sold_all default;
+    create table waiting (at date) partition by range (at); create view "Their own".sums as select sum(n) from "Their own"."Big table";
+    create function "Their own".one() returns int language sql as 'select 1'; grant select on sold_one to app;
+    insert into "Their own"."Big table" (n) values (7); insert into sold values (1, '2026-01-01')`);
+  const branch = await newBranch();
+  const refusals = async (more: object = {}) =>
+    (await probe(branch, more)).findings.filter(({ severity }) => severity === 'error');
+  const of = (object: string) => ({
+    problem: 'rights',
+    object,
+    message: `The login has no right SELECT on ${object}. Grant it, or leave it alone with exclude_schemas or exclude_tables.`,
+  });
+  const refused = await refusals();
+  const THEIRS = ['"Their own"."A ""counter"""', '"Their own"."Big table"', '"Their own"."Big table_id_seq"'];
+  const PARENTS = ['public.sold', 'public.sold_all'];
+  const objects = [...THEIRS, ...PARENTS, 'public.waiting'];
+  expect(refused.toSorted((a, b) => ((a.object ?? '') < (b.object ?? '') ? -1 : 1))).toMatchObject(
+    objects.map(of),
+  );
+  // What is chosen needs its parents, and what is left alone needs no right.
+  expect(
+    (await refusals({ tables: ['sold'], exclude_schemas: ['Their own'] })).map(({ object }) => object),
+  ).toEqual(PARENTS);
+  expect(await refusals({ exclude_schemas: ['Their own'], exclude_tables: ['sold', 'waiting'] })).toEqual([]);
+  for (const { statement } of refused) await source.run(statement ?? '');
+  expect(await refusals()).toEqual([]);
+  const rights = await source.run(`select distinct privilege_type as name from pg_class,
+    lateral aclexplode(relacl) where grantee = 'app'::regrole and relowner <> grantee
+    union select privilege_type from pg_namespace, lateral aclexplode(nspacl) where nspname = 'Their own' and grantee = 'app'::regrole order by 1`);
+  expect(rights).toEqual([{ name: 'SELECT' }, { name: 'USAGE' }]);
+  expect((await copyInto(branch)).copied).toMatchObject({ rows: 2 });
+  expect(await owner(branch, 'select sum::int as n from "Their own".sums')).toEqual([{ n: 7 }]);
+});
+
 test('what is left alone is neither locked nor read, and what depends on it is named', async () => {
   await make(`create table book (id int primary key, title text); insert into book values (1, 'one');
     reset role; create schema auth; create table auth.users (id int primary key); create function auth.uid() returns int language sql as 'select 1'; create extension citext schema auth;
