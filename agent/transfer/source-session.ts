@@ -10,7 +10,7 @@ import { literal, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { asOptions, VALUE_FORM } from '../rows/branch-session.ts';
-import { finding, type Source, short, type Tls } from './source-address.ts';
+import { finding, Refused, type Source, short, type Tls } from './source-address.ts';
 
 /** A session with a source, and how the source has proved who it is. */
 interface SourceSession {
@@ -366,6 +366,7 @@ const NO_TLS = 'The source has no TLS, which the connection needs.';
 
 /** Other errors quote the source, or say how the connection ended. */
 export function findingOf(error: Error): SourceFinding {
+  if (error instanceof Refused) return error.finding;
   if (error instanceof Unproven) return finding('tls', UNPROVEN);
   if (/does not support SSL/.test(error.message)) return finding('tls', NO_TLS);
   const code = sqlState(error) ?? '';

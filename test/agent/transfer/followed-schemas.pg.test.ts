@@ -1,12 +1,14 @@
 import { randomUUID } from 'node:crypto';
-import { readFileSync } from 'node:fs';
-import { basename, resolve } from 'node:path';
+import { readdirSync, readFileSync } from 'node:fs';
+import { basename, join, resolve } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { requireFollowed } from '../../../agent/transfer/following.ts';
 import { compareWithSource } from '../../../agent/transfer/schema-changes.ts';
 import { connect as connectTo } from '../../support/database.ts';
 import { eventually } from '../../support/eventually.ts';
+import { killDumps } from '../../support/host/dump-processes.ts';
 import { Follower } from '../../support/host/follower.ts';
+import { asRoot } from '../../support/host/host.ts';
 import { asClient, connect } from '../../support/host/host-project.ts';
 import { firstByDay, IS_NIGHTLY } from '../../support/nightly.ts';
 import { EMPTY_SOURCE, expectSameCatalogs, FOLDER, NEXT_VALUES, PUBLIC_SCHEMAS } from './own-catalog.ts';
@@ -119,6 +121,37 @@ test('code of checks and generated columns that names objects without their sche
     }),
   );
   await follower.end();
+});
+
+test('a comparison whose dump of the source is killed says so, and leaves nothing', async () => {
+  const { source, servers } = follower;
+  await follower.renew();
+  await follower.begin();
+  await follower.stopWatch();
+  const compare = async () =>
+    compareWithSource(servers.host, await requireFollowed(servers.host.postgres, follower.main.branch_id));
+  const expectNothingLeft = () =>
+    eventually(async () => {
+      const dumping = "select from pg_stat_activity where application_name ~ '^branchgate-(?:dump|compar)'";
+      expect([await source.run(dumping), await servers.query(dumping)]).toEqual([[], []]);
+      expect(await servers.query('select from pg_roles where rolvaliduntil is not null')).toEqual([]);
+      expect(asRoot(() => readdirSync(join(servers.settings.STATE_DIR, 'dumps')))).toEqual([]);
+    });
+  const there = await connectTo(source.url());
+  await there.query('begin; lock table account in access exclusive mode');
+  const ofSource = compare();
+  await killDumps(servers.settings);
+  expect(await ofSource).toMatchObject({
+    ok: false,
+    failure: {
+      problem: 'schema',
+      message: expect.stringMatching(
+        /^The schema of the source could not be read: pg_dump ended with SIGKILL/,
+      ),
+    },
+  });
+  await there.end();
+  await expectNothingLeft();
 });
 
 const BASE = `set role app; create table shop (id int primary key, name text, kind varchar(9) check (kind in ('a', 'b')));
