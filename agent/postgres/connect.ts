@@ -157,6 +157,12 @@ export async function openSession(config: pg.ClientConfig, onLost = () => {}): P
 export const openPlatformSession = (settings: AgentSettings, onLost: () => void) =>
   openSession(asPlatform(settings, PLATFORM_ROLE), onLost);
 
+/** The snapshot of the session's transaction, for others to read in. */
+export async function exportSnapshot(session: Session): Promise<string> {
+  const { rows } = await session.query<{ id: string }>('SELECT pg_catalog.pg_export_snapshot() AS id');
+  return rows[0]?.id ?? '';
+}
+
 /**
  * Runs `action` as one transaction of the session. One that sends statements before the answers of those before
  * (`pipeline`) saves the wait for its beginning.

@@ -6,14 +6,12 @@ import type { CloneTurns } from '../cloning/clone-turns.ts';
 import { type CloneHost, createClone } from '../cloning/create-clone.ts';
 import { dumpAsLogin } from '../difference/schema/comparison-login.ts';
 import { readFacts } from '../difference/schema/schema-facts.ts';
-import type { Archive } from '../dump/archive.ts';
-import { type Choice, planRestore, type RestorePlan, restoreEntries } from '../dump/restore.ts';
+import { planRestore, type RestorePlan, restoreEntries } from '../dump/restore.ts';
 import { readTenant } from '../postgres/branches.ts';
-import type { Pool, Session } from '../postgres/connect.ts';
+import { exportSnapshot, type Pool, type Session } from '../postgres/connect.ts';
 import { databasePrint } from '../postgres/database-print.ts';
 import { releaseLock, takeLock, withLocks } from '../postgres/locks.ts';
 import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
-import { extensionsOfProject } from '../postgres/project-extensions.ts';
 import type { Excesses } from '../process/excesses.ts';
 import { HostError } from '../process/host-error.ts';
 import type { Log } from '../process/log.ts';
@@ -62,13 +60,7 @@ import {
 } from './probe.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
 import { policyOf } from './source-policy.ts';
-import {
-  dumpSource,
-  excludedOf,
-  leftOutFindings,
-  readSchemaFacts,
-  type SchemaFacts,
-} from './source-schema.ts';
+import { dumpWanted, leftOutFindings, readSchemaFacts } from './source-schema.ts';
 import { findingOf, inSource, openReplicationSession, openSnapshotSession } from './source-session.ts';
 import { dropAtSource, dropSlot, makePublications, makeSlot, type SlotNames } from './source-slot.ts';
 
@@ -411,15 +403,17 @@ class Load {
     if (!(await isEmptyDatabase(target))) throw new Refused(NOT_EMPTY);
     const ofSlot = follow ? await this.#makeSlot(follow) : null;
     const source = await this.#openSource(ofSlot?.snapshot ?? null, 'catalog');
-    const snapshot = ofSlot?.snapshot ?? (await exportSnapshot(source));
+    const snapshot = ofSlot?.snapshot ?? (await atSource(exportSnapshot(source)));
     const facts = await readSchemaFacts(source);
-    const archive = await this.#dumpSchema(snapshot, facts);
-    const choice: Choice = {
+    const { archive, choice } = await dumpWanted(this.#host, this.#source, facts, {
+      project_id,
+      snapshot,
       tables: this.#params.tables === null ? null : this.#examined.tables,
-      policies: sameRoles ? [] : facts.policies,
-      leftAlone: this.#examined.leftAlone.objects,
-      isPublicOfPlatform: (await extensionsOfProject(this.#host.postgres, project_id)).length > 0,
-    };
+      leftAlone: this.#examined.leftAlone,
+      sameRoles,
+      within: SCHEMA_WITHIN_MS,
+      signal: this.#stop.signal,
+    });
     const plan = planRestore(archive, choice);
     const [missing] = mustBeComplete ? plan.leftOut : [];
     if (missing !== undefined)
@@ -498,17 +492,6 @@ class Load {
       { entries, facts: (oids) => atSource(readFacts(source, oids)) },
     );
     return { known, forced };
-  }
-
-  /** @param snapshot in which the rows are read too */
-  #dumpSchema(snapshot: string, facts: SchemaFacts): Promise<Archive> {
-    const tables = this.#params.tables === null ? null : this.#examined.tables;
-    return dumpSource(this.#host.settings, this.#source, {
-      snapshot,
-      within: SCHEMA_WITHIN_MS,
-      signal: this.#stop.signal,
-      excluded: excludedOf(facts, tables, this.#examined.leftAlone),
-    });
   }
 
   async #makeEntries(target: Session, entries: RestorePlan['first'], searchPath: string): Promise<void> {
@@ -598,11 +581,6 @@ class Load {
       compared: compared.get(table) ?? 0,
     }));
   }
-}
-
-async function exportSnapshot(source: Session): Promise<string> {
-  const { rows } = await atSource(source.query<{ id: string }>('SELECT pg_export_snapshot() AS id'));
-  return rows[0]?.id ?? '';
 }
 
 const OVER_QUOTA = finding(

@@ -5,10 +5,9 @@ import { fail, type Result } from '../../shared/result.ts';
 import { dumpAsLogin, withComparisonLogin } from '../difference/schema/comparison-login.ts';
 import type { SchemaEntry } from '../difference/schema/schema-entries.ts';
 import { readFacts } from '../difference/schema/schema-facts.ts';
-import { identifier, inTransaction, type Session } from '../postgres/connect.ts';
+import { exportSnapshot, identifier, inTransaction, type Session } from '../postgres/connect.ts';
 import { databasePrint } from '../postgres/database-print.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { extensionsOfProject } from '../postgres/project-extensions.ts';
 import { pollUntil } from '../process/loops.ts';
 import {
   type CopiedTable,
@@ -33,7 +32,7 @@ import { disable, enable, type Followed, readSubscription, refresh, storeProblem
 import { readLeftAlone } from './left-alone.ts';
 import { finding, Refused, short } from './source-address.ts';
 import { isPublished, readCatalog, type TableRow } from './source-catalog.ts';
-import { dumpSource, excludedOf, readSchemaFacts } from './source-schema.ts';
+import { dumpWanted, readSchemaFacts } from './source-schema.ts';
 import { inSource } from './source-session.ts';
 import { hasApplied, publishTable, writtenLsn } from './source-slot.ts';
 
@@ -73,18 +72,15 @@ export async function compareWithSource(
       if (present === print) return { print, changes: null, schema: { entries: [], forced: [] } };
       const known = await readSchemaFacts(session);
       const { leftAlone } = await readLeftAlone(session, followed.left_alone);
-      const { rows } = await session.query<{ snapshot: string }>('SELECT pg_export_snapshot() AS snapshot');
-      const archive = await dumpSource(host.settings, source, {
-        snapshot: rows[0]?.snapshot ?? null,
-        within: COMPARE_WITHIN_MS,
-        excluded: excludedOf(known, followed.tables, leftAlone),
-      });
-      const schema = copiedSchema(archive, {
+      const { archive, choice } = await dumpWanted(host, source, known, {
+        project_id: followed.project_id,
+        snapshot: await exportSnapshot(session),
         tables: followed.tables,
-        policies: followed.print === null ? known.policies : [],
-        leftAlone: leftAlone.objects,
-        isPublicOfPlatform: (await extensionsOfProject(host.postgres, followed.project_id)).length > 0,
+        leftAlone,
+        sameRoles: followed.print !== null,
+        within: COMPARE_WITHIN_MS,
       });
+      const schema = copiedSchema(archive, choice);
       const here = await readBranch(host, followed);
       const changes = await inFollowed(host, followed, 'read', (own) =>
         readChanges(

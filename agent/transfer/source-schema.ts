@@ -1,8 +1,9 @@
 import type { Archive } from '../dump/archive.ts';
 import { type DumpConnection, DumpError, type DumpOptions, dumpSchema } from '../dump/pg-dump.ts';
-import type { RestorePlan } from '../dump/restore.ts';
-import { identifier, type Session } from '../postgres/connect.ts';
+import type { Choice, RestorePlan } from '../dump/restore.ts';
+import { identifier, type Pool, type Session } from '../postgres/connect.ts';
 import { FIRST_OWN, noMember, OWN_SCHEMA } from '../postgres/own-objects.ts';
+import { extensionsOfProject } from '../postgres/project-extensions.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { atSource } from './copy-rows.ts';
 import type { LeftAlone } from './left-alone.ts';
@@ -163,7 +164,7 @@ export async function readSchemaFacts(session: Session): Promise<SchemaFacts> {
  * Objects that the dump neither locks nor reads: those left alone, and with chosen tables those that are neither named nor readable,
  * and schemas that cannot be used.
  */
-export function excludedOf(
+function excludedOf(
   { unreadable, hiddenSchemas }: SchemaFacts,
   chosen: readonly Named[] | null,
   leftAlone: Pick<LeftAlone, 'schemas' | 'tables'>,
@@ -175,6 +176,39 @@ export function excludedOf(
     schemas: [...leftAlone.schemas, ...hiddenSchemas.filter((name) => !schemas.has(name))],
     tables: [...leftAlone.tables, ...unreadable.filter((name) => !named.has(JSON.stringify(name)))],
   };
+}
+
+interface Wanted extends Pick<DumpOptions, 'within' | 'snapshot' | 'signal'> {
+  project_id: string;
+  /** Chosen tables; null: all. */
+  tables: readonly Named[] | null;
+  leftAlone: LeftAlone;
+  /** This server has the roles of the source. */
+  sameRoles?: boolean;
+}
+
+/**
+ * Dumps what is wanted of a source.
+ * @returns also what of it can be made here
+ * @throws as `dumpSource`
+ */
+export async function dumpWanted(
+  { settings, postgres }: { settings: AgentSettings; postgres: Pool },
+  source: Source,
+  facts: SchemaFacts,
+  { project_id, tables, leftAlone, sameRoles = false, ...options }: Wanted,
+): Promise<{ archive: Archive; choice: Choice }> {
+  const archive = await dumpSource(settings, source, {
+    ...options,
+    excluded: excludedOf(facts, tables, leftAlone),
+  });
+  const choice = {
+    tables,
+    policies: sameRoles ? [] : facts.policies,
+    leftAlone: leftAlone.objects,
+    isPublicOfPlatform: (await extensionsOfProject(postgres, project_id)).length > 0,
+  };
+  return { archive, choice };
 }
 
 /** libpq's variables for a source, which proves who it is as to the agent's own sessions. */

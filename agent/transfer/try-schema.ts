@@ -12,8 +12,7 @@ import type { LeftAlone } from './left-alone.ts';
 import { endLoadSessions, loadDatabaseName, loadLoginName, openToLoad, removeLoad } from './load-database.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
 import {
-  dumpSource,
-  excludedOf,
+  dumpWanted,
   leftOutFindings,
   readSchemaFacts,
   readUnsafeCode,
@@ -61,20 +60,10 @@ export async function trySchema(
   if (!read.ok) return [read.failure];
   const { facts, unsafe } = read.value;
   try {
-    const archive = await dumpSource(host.settings, source, {
-      within: DUMP_WITHIN_MS,
-      excluded: excludedOf(facts, tables, leftAlone),
-    });
-    const extensions = await extensionsOfProject(host.postgres, project_id);
-    const plan = planRestore(archive, {
-      tables,
-      policies: facts.policies,
-      leftAlone: leftAlone.objects,
-      isPublicOfPlatform: extensions.length > 0,
-    });
-    const refusals = await inTrialDatabase(host, { project_id, extensions }, (session) =>
-      restoreAll(session, plan, facts),
-    );
+    const wanted = { project_id, tables, leftAlone, within: DUMP_WITHIN_MS };
+    const { archive, choice } = await dumpWanted(host, source, facts, wanted);
+    const plan = planRestore(archive, choice);
+    const refusals = await inTrialDatabase(host, project_id, (session) => restoreAll(session, plan, facts));
     return [...refusals, ...leftOutFindings(plan, facts), ...unsafe.map(unsafeFinding)];
   } catch (error) {
     if (error instanceof Refused) return [error.finding];
@@ -84,9 +73,10 @@ export async function trySchema(
 
 async function inTrialDatabase(
   host: TrialHost,
-  { project_id, extensions }: { project_id: string; extensions: readonly string[] },
+  project_id: string,
   action: (session: Session) => Promise<SourceFinding[]>,
 ): Promise<SourceFinding[]> {
+  const extensions = await extensionsOfProject(host.postgres, project_id);
   const job_id = randomUUID();
   const database = loadDatabaseName(job_id);
   return withLocks(host.sessions, [`clone:${job_id}`], async (own) => {

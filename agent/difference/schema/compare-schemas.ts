@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import { groupName } from '../../../shared/branch/login.ts';
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
+import { exportSnapshot } from '../../postgres/connect.ts';
 import { databasePrint } from '../../postgres/database-print.ts';
 import { type Right, readRights } from '../../privileges/object-rights.ts';
 import { HostError } from '../../process/host-error.ts';
@@ -182,10 +183,7 @@ function inSchema<T>(
 ): Promise<T> {
   const owner = groupName(login.project_id, 'owner');
   return readAsLogin(host, login, database, WITHIN_MS, async (session) => {
-    const { rows } = await session.query<{ snapshot: string }>(
-      'SELECT pg_catalog.pg_export_snapshot() AS snapshot',
-    );
-    const snapshot = rows[0]?.snapshot ?? null;
+    const snapshot = await exportSnapshot(session);
     const archive = await DUMPS.get(login.project_id, await databasePrint(session, 'schema'), () =>
       dumpAsLogin(login, database, { within: READ_WITHIN_MS, signal, isWhole: true, snapshot }),
     );
