@@ -29,6 +29,7 @@ interface JobFailure {
   kind: string;
   project_id: string;
   code: string | null;
+  message: string | null;
 }
 
 /** Checks what a schedule left in the gateway's D1, beyond the records in a snapshot. */
@@ -74,7 +75,7 @@ export class Trail {
    */
   failures(hasCrashed: boolean): string[] {
     const ofMoves = [...(hasCrashed ? OF_CRASH : []), ...OF_DELETION];
-    const sql = `select kind, project_id, json_extract(error, '$.code') as code from jobs
+    const sql = `select kind, project_id, error ->> '$.code' as code, error ->> '$.message' as message from jobs
       where status = 'failed' and created_at >= ?`;
     return this.#all<JobFailure>(sql, this.#since)
       .filter(
@@ -82,7 +83,10 @@ export class Trail {
           !PERMITTED_FAILURES.includes(code ?? '') &&
           !(kind === 'project.move' && ofMoves.includes(code ?? '')),
       )
-      .map(({ kind, project_id, code }) => `${kind} of project ${project_id} failed: ${code}`);
+      .map(
+        ({ kind, project_id, code, message }) =>
+          `${kind} of project ${project_id} failed: ${code} ${message}`,
+      );
   }
 
   /** Ids of projects and branches whose creation failed permanently; their records stay as `failed`. */
