@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { inFollowed } from '../../../agent/transfer/followed-session.ts';
 import { requireFollowed } from '../../../agent/transfer/following.ts';
 import { compareWithSource } from '../../../agent/transfer/schema-changes.ts';
 import { connect as connectTo } from '../../support/database.ts';
@@ -123,13 +124,14 @@ test('code of checks and generated columns that names objects without their sche
   await follower.end();
 });
 
-test('a comparison whose dump of the source is killed says so, and leaves nothing', async () => {
+test('a comparison whose dump is killed, of the source or of the branch, is made again, and leaves nothing', async () => {
   const { source, servers } = follower;
   await follower.renew();
   await follower.begin();
   await follower.stopWatch();
   const compare = async () =>
     compareWithSource(servers.host, await requireFollowed(servers.host.postgres, follower.main.branch_id));
+  const lock = 'lock table public.account in access exclusive mode';
   const expectNothingLeft = () =>
     eventually(async () => {
       const dumping = "select from pg_stat_activity where application_name ~ '^branchgate-(?:dump|compar)'";
@@ -138,7 +140,7 @@ test('a comparison whose dump of the source is killed says so, and leaves nothin
       expect(asRoot(() => readdirSync(join(servers.settings.STATE_DIR, 'dumps')))).toEqual([]);
     });
   const there = await connectTo(source.url());
-  await there.query('begin; lock table account in access exclusive mode');
+  await there.query(`begin; ${lock}`);
   const ofSource = compare();
   await killDumps(servers.settings);
   expect(await ofSource).toMatchObject({
@@ -152,6 +154,27 @@ test('a comparison whose dump of the source is killed says so, and leaves nothin
   });
   await there.end();
   await expectNothingLeft();
+  await inFollowed(servers.host, follower.ids, 'change', async (here) => {
+    await here.query(`begin; ${lock}`);
+    const ofBranch = compare();
+    await eventually(async () =>
+      expect(await servers.query("select from pg_stat_activity where wait_event_type = 'Lock'")).not.toEqual(
+        [],
+      ),
+    );
+    await killDumps(servers.settings);
+    expect(await ofBranch).toMatchObject({
+      ok: false,
+      failure: { message: expect.stringContaining('pg_dump ended with SIGKILL') },
+    });
+    await here.query('rollback');
+  });
+  await expectNothingLeft();
+  expect(await compare()).toMatchObject({ ok: true, value: { changes: { statements: [] } } });
+  await source.run('set role app; create table added (id int primary key); insert into added values (1)');
+  follower.startWatch();
+  await eventually(async () => expect(await follower.here('select id from added')).toEqual([{ id: 1 }]));
+  await follower.end();
 });
 
 const BASE = `set role app; create table shop (id int primary key, name text, kind varchar(9) check (kind in ('a', 'b')));
