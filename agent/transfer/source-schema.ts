@@ -281,7 +281,22 @@ const endDump = (settings: AgentSettings, source: Source, name: string) =>
     ),
   );
 
-function findingOfDump({ reason, message }: DumpError, isLocked: boolean) {
+/** What libpq and PostgreSQL say of a connection that ended, also of that which held the snapshot: another attempt may succeed. */
+const LOST = new RegExp(
+  [
+    'connection to server',
+    'server closed the connection',
+    'SSL (?:connection|SYSCALL|error)',
+    'could not (?:receive|send) data',
+    'no connection to the server',
+    'terminating connection',
+    'the database system is',
+    'snapshot "[^"]*" does not exist',
+  ].join('|'),
+);
+
+/** @param isLocked whether a table was locked at every attempt */
+export function findingOfDump({ reason, message }: Pick<DumpError, 'reason' | 'message'>, isLocked: boolean) {
   if (reason === 'too_long') return finding('connection', 'The source took too long to describe its schema.');
   if (reason === 'too_large') return finding('schema', 'The schema of the source is too large.');
   if (isLocked)
@@ -291,7 +306,7 @@ function findingOfDump({ reason, message }: DumpError, isLocked: boolean) {
     );
   const said = message.split('\n').find((line) => line.startsWith('pg_dump: error:')) ?? message;
   return finding(
-    'schema',
+    LOST.test(said) ? 'connection' : 'schema',
     `The schema of the source could not be read: ${short(said.replace(/^pg_dump: error: /, ''))}`,
   );
 }
