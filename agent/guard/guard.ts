@@ -87,7 +87,7 @@ export interface Finding {
   sessions: readonly Ended[];
   /** Accept no connection for a while; their sessions are ended too. */
   branches: readonly GuardedBranch[];
-  /** Whether a branch of `sessions` that is not known yet is blocked as soon as it is. */
+  /** A branch of `sessions` that is not known yet is blocked as soon as it is. */
   blocksUnknown?: true;
   /** Whether what has started the sessions may start them again, which takes some seconds. */
   mayReturn?: true;

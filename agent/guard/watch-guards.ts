@@ -39,7 +39,7 @@ const UNKNOWN_FOR_MS = 60_000;
 interface LateBlock extends Pick<ReadSession, 'database' | 'begun'> {
   reason: Guard['reason'];
   detail: Finding['detail'];
-  /** Of the readings. */
+  /** The time of the reading that found the session. */
   foundAt: number;
 }
 
@@ -110,7 +110,7 @@ export class GuardWatch {
   readonly #ender = new SessionEnder();
   readonly #kept: Watched['rows']['kept'];
   readonly #excesses: Excesses;
-  /** By the session. */
+  /** Blocks that wait until their branches are known, by the session. */
   readonly #late = new Map<string, LateBlock>();
   /** Kinds of process that `tenant-code.ts` does not have, each of which is logged once. */
   readonly #unknown = new Set<string>();

@@ -189,7 +189,7 @@ interface Wanted extends Pick<DumpOptions, 'within' | 'snapshot' | 'signal'> {
 
 /**
  * Dumps what is wanted of a source.
- * @returns also what of it can be made here
+ * @returns also what of it can be made here, and the extensions of the project
  * @throws as `dumpSource`
  */
 export async function dumpWanted(
@@ -197,18 +197,19 @@ export async function dumpWanted(
   source: Source,
   facts: SchemaFacts,
   { project_id, tables, leftAlone, sameRoles = false, ...options }: Wanted,
-): Promise<{ archive: Archive; choice: Choice }> {
+): Promise<{ archive: Archive; choice: Choice; extensions: string[] }> {
   const archive = await dumpSource(settings, source, {
     ...options,
     excluded: excludedOf(facts, tables, leftAlone),
   });
+  const extensions = await extensionsOfProject(postgres, project_id);
   const choice = {
     tables,
     policies: sameRoles ? [] : facts.policies,
     leftAlone: leftAlone.objects,
-    isPublicOfPlatform: (await extensionsOfProject(postgres, project_id)).length > 0,
+    isPublicOfPlatform: extensions.length > 0,
   };
-  return { archive, choice };
+  return { archive, choice, extensions };
 }
 
 /** libpq's variables for a source, which proves who it is as to the agent's own sessions. */
@@ -281,7 +282,7 @@ const endDump = (settings: AgentSettings, source: Source, name: string) =>
     ),
   );
 
-/** What libpq and PostgreSQL say of a connection that ended, also of that which held the snapshot: another attempt may succeed. */
+/** Messages about a connection that ended, also about the one that held the snapshot: another attempt may succeed. */
 const LOST = new RegExp(
   [
     'connection to server',

@@ -4,7 +4,6 @@ import type { ArchiveEntry } from '../dump/archive.ts';
 import { planRestore, type RestorePlan, restoreEntries } from '../dump/restore.ts';
 import { identifier, inDatabase, type Pool, type Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { extensionsOfProject } from '../postgres/project-extensions.ts';
 import { grantGroups } from '../privileges/default-privileges.ts';
 import { openLoadSession, type RowsHost } from '../rows/branch-session.ts';
 import { refusedSchema } from './copy-rows.ts';
@@ -61,9 +60,11 @@ export async function trySchema(
   const { facts, unsafe } = read.value;
   try {
     const wanted = { project_id, tables, leftAlone, within: DUMP_WITHIN_MS };
-    const { archive, choice } = await dumpWanted(host, source, facts, wanted);
+    const { archive, choice, extensions } = await dumpWanted(host, source, facts, wanted);
     const plan = planRestore(archive, choice);
-    const refusals = await inTrialDatabase(host, project_id, (session) => restoreAll(session, plan, facts));
+    const refusals = await inTrialDatabase(host, { project_id, extensions }, (session) =>
+      restoreAll(session, plan, facts),
+    );
     return [...refusals, ...leftOutFindings(plan, facts), ...unsafe.map(unsafeFinding)];
   } catch (error) {
     if (error instanceof Refused) return [error.finding];
@@ -73,10 +74,9 @@ export async function trySchema(
 
 async function inTrialDatabase(
   host: TrialHost,
-  project_id: string,
+  { project_id, extensions }: { project_id: string; extensions: readonly string[] },
   action: (session: Session) => Promise<SourceFinding[]>,
 ): Promise<SourceFinding[]> {
-  const extensions = await extensionsOfProject(host.postgres, project_id);
   const job_id = randomUUID();
   const database = loadDatabaseName(job_id);
   return withLocks(host.sessions, [`clone:${job_id}`], async (own) => {

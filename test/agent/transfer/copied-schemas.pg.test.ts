@@ -349,7 +349,7 @@ test('refused rights are named with the statements that grant them, and no more'
   expect(refused.toSorted((a, b) => ((a.object ?? '') < (b.object ?? '') ? -1 : 1))).toMatchObject(
     objects.map(of),
   );
-  // What is chosen needs its parents, and what is left alone needs no right.
+  // Tables that are chosen need their parents, and those that are left alone need no right.
   expect(
     (await refusals({ tables: ['sold'], exclude_schemas: ['Their own'] })).map(({ object }) => object),
   ).toEqual(PARENTS);

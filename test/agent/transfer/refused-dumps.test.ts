@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { findingOfDump } from '../../../agent/transfer/source-schema.ts';
 
-/** What `pg_dump` 18 has said. */
+/** Messages of `pg_dump` 18. */
 test.each([
   ['query failed: ERROR:  snapshot "000001BB-00000015-1" does not exist', 'connection'],
   ['query failed: FATAL:  terminating connection due to administrator command', 'connection'],
