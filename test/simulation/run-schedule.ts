@@ -87,13 +87,13 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
   if (begun > allowed && !isFull && !hasSeveral)
     found.push(`double clones: ${begun} were begun, ${allowed} were wanted`);
   if (left.length === 0) {
-    const leasesEnd = Math.max(...(await Promise.all(runs.map(untilLeasesEnd))));
+    const leasesEnd = Math.max(
+      ...(await Promise.all(runs.map((run) => reported(run, untilLeasesEnd(run), 0)))),
+    );
     if (leasesEnd > 0) found.push(...(await untilConverged(stage, trail, leasesEnd + GONE_WITHIN_MS)));
     for (const run of runs) {
       await run.checkSessions();
-      await checkPromises(run, trail.permanentlyFailed(), started).catch((error) =>
-        run.report(String(error)),
-      );
+      await reported(run, checkPromises(run, trail.permanentlyFailed(), started), undefined);
       trail.check(run);
     }
   }
@@ -190,6 +190,13 @@ function d1FileOf({ hosts }: Stage): string {
   if (!first) throw new Error('a stage without a host');
   return first.sources.d1File;
 }
+
+/** An error of a check is what the schedule has found, and no end of the others. @param otherwise the result then */
+const reported = <T>(run: ActorRun, check: Promise<T>, otherwise: T): Promise<T> =>
+  check.catch((error) => {
+    run.report(String(error));
+    return otherwise;
+  });
 
 /** Deletes every project, so that the next schedule starts empty. @returns disagreements after that */
 async function deleteProjects(stage: Stage, trail: Trail, runs: ActorRun[]): Promise<string[]> {
