@@ -3,8 +3,9 @@ import { join } from 'node:path';
 import { compare } from '../../../agent/difference/comparison.ts';
 import { countDifferences } from '../../../agent/difference/count-differences.ts';
 import { withSides } from '../../../agent/difference/sides.ts';
+import type { Host } from '../../../agent/host/host.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import type { DifferenceMethod } from '../../../shared/protocol/difference-operations.ts';
+import type { DifferenceMethod, SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
 import { mountXfs, type XfsMount, xfsHindrance } from '../stack/xfs.ts';
 import { startHost, type TestHost } from './host.ts';
@@ -15,6 +16,22 @@ const DISK_BYTES = 2 * 2 ** 30;
 const WITHIN_MS = 60_000;
 
 type Against = Params<'branch.diff'>['against'];
+
+/** The difference of two schemas alone. */
+export async function schemaDifference(host: Host, before: Branch, after: Branch): Promise<SchemaDifference> {
+  const { schema } = await runOperation(host, 'branch.diff', {
+    project_id: after.project_id,
+    branch_id: after.branch_id,
+    database: after.database,
+    against: { branch_id: before.branch_id, database: before.database },
+    job_id: null,
+    rows: false,
+    schema: true,
+    within: WITHIN_MS,
+  });
+  if (!schema) throw new Error('the comparison took too long');
+  return schema;
+}
 
 /** `inserted/updated/deleted` by table. */
 export type Counts = Record<string, string>;

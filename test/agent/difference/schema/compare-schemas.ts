@@ -3,17 +3,16 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { compareWithStored, storeSchemaOf } from '../../../../agent/difference/schema/compare-schemas.ts';
 import { withComparisonLogin } from '../../../../agent/difference/schema/comparison-login.ts';
-import { runOperation } from '../../../../agent/operations/handlers.ts';
 import { withLocks } from '../../../../agent/postgres/locks.ts';
 import { dropUnusedRoles } from '../../../../agent/postgres/unused-roles.ts';
 import { dropLeftovers } from '../../../../agent/snapshots/snapshot-databases.ts';
 import { ROOT } from '../../../../dev/build/repository.ts';
 import { groupName, loginName } from '../../../../shared/branch/login.ts';
-import type { SchemaDifference } from '../../../../shared/protocol/difference-operations.ts';
 import { catalogLines, differentLines } from '../../../support/catalog-lines.ts';
 import { eventually } from '../../../support/eventually.ts';
 import { killDumps } from '../../../support/host/dump-processes.ts';
 import type { TestHost } from '../../../support/host/host.ts';
+import { schemaDifference } from '../../../support/host/host-differences.ts';
 import {
   asClient,
   type Branch,
@@ -56,20 +55,8 @@ export function describeSchemas(servers: () => TestHost): void {
     }
   }
 
-  async function differenceFromTo(before: Branch, after: Branch): Promise<SchemaDifference> {
-    const found = await runOperation(stage.servers.host, 'branch.diff', {
-      project_id: after.project_id,
-      branch_id: after.branch_id,
-      database: after.database,
-      against: { branch_id: before.branch_id, database: before.database },
-      job_id: null,
-      rows: false,
-      schema: true,
-      within: WITHIN_MS,
-    });
-    if (!found.schema) throw new Error('the comparison took too long');
-    return found.schema;
-  }
+  const differenceFromTo = (before: Branch, after: Branch) =>
+    schemaDifference(stage.servers.host, before, after);
 
   /** Runs the statements one after the other as the owner. @returns the failures */
   async function apply(branch: Branch, statements: readonly string[]): Promise<string[]> {

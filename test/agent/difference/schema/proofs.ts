@@ -2,9 +2,9 @@ import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Host } from '../../../../agent/host/host.ts';
-import { runOperation } from '../../../../agent/operations/handlers.ts';
 import { killDumps } from '../../../support/host/dump-processes.ts';
 import { asRoot, type TestHost } from '../../../support/host/host.ts';
+import { schemaDifference } from '../../../support/host/host-differences.ts';
 import {
   asClient,
   type Branch,
@@ -30,7 +30,7 @@ const functions = (count: number) => `DO $do$ BEGIN FOR n IN 1..${count} LOOP
 const domains = (count: number) =>
   `DO $do$ BEGIN FOR n IN 1..${count} LOOP EXECUTE format('CREATE DOMAIN d%s AS int', n); END LOOP; END $do$`;
 
-/** What a proof needs more room or time for than it gets. */
+/** Changes whose proof needs more room or time than it gets. */
 const UNTRIED: [what: string, base: string, change: string, reason: 'too_large' | 'too_long'][] = [
   ['a statement takes more than 5 s', waits(600), indexes(1), 'too_long'],
   ['definitions have more than 6 MiB', functions(7), 'CREATE TABLE more (id int)', 'too_large'],
@@ -51,20 +51,8 @@ export function describeProofs(servers: () => TestHost): void {
   });
   afterAll(() => removeProjects(stage.servers));
 
-  const differenceFromTo = async (before: Branch, after: Branch, host: Host = stage.servers.host) => {
-    const { schema } = await runOperation(host, 'branch.diff', {
-      project_id: after.project_id,
-      branch_id: after.branch_id,
-      database: after.database,
-      against: { branch_id: before.branch_id, database: before.database },
-      job_id: null,
-      rows: false,
-      schema: true,
-      within: 60_000,
-    });
-    if (!schema) throw new Error('the comparison took too long');
-    return schema;
-  };
+  const differenceFromTo = (before: Branch, after: Branch, host: Host = stage.servers.host) =>
+    schemaDifference(host, before, after);
   async function twoBranches(base: string, change: string): Promise<[before: Branch, after: Branch]> {
     const before = await stage.project.create('db_proofs_br_before', null);
     await asClient(stage.servers.host, 'direct', before, 'owner', base);
