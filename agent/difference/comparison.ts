@@ -1,10 +1,11 @@
 import type { DifferenceMethod } from '../../shared/protocol/difference-operations.ts';
 import type { Session } from '../postgres/connect.ts';
-import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
+import { asHostError } from '../postgres/postgres-failure.ts';
 import { HostError } from '../process/host-error.ts';
 import { describeTable, fromTable, type TableDescription } from '../rows/describe-table.ts';
 import { type Candidates, findCandidates } from './candidates.ts';
 import { type Difference, differencesOf, type Matching, matchingOf, orderedRows } from './compare-rows.ts';
+import { EndedByCloneError, isEndedByClone } from './ended-by-clone.ts';
 import type { BlockRanges } from './extents.ts';
 import { type ComparisonHost, inSnapshotOf, type Sides } from './sides.ts';
 import {
@@ -24,7 +25,6 @@ import {
 class RewrittenError extends Error {}
 
 const TRIES = 3;
-const ENDED = '57P01';
 
 /** A table that both sides have, or one of them, as it is read. */
 export interface ComparedTable {
@@ -178,8 +178,7 @@ export async function compare<T>(
     try {
       return await once(Math.max(1, until - performance.now()));
     } catch (error) {
-      if (sqlState(error) === ENDED)
-        throw new HostError('HOST_BUSY', 'a clone of the branch has ended the comparison');
+      if (isEndedByClone(error)) throw new EndedByCloneError();
       if (!(error instanceof RewrittenError)) throw asHostError(error);
       if (tries === TRIES) throw new HostError('HOST_BUSY', 'tables were rewritten during the comparison');
     }

@@ -42,10 +42,10 @@ export interface DumpOptions {
 export class DumpError extends Error {
   override readonly name = 'DumpError';
   /**
-   * `refused`: the server or libpq said why; `too_large`, `too_long`: it was ended; `killed`: by something else on this machine;
-   * `stopped`: the signal was aborted.
+   * `refused`: the server or libpq said why; `disconnected`: there was no connection, or it ended, or the session that held the snapshot did; `too_large`,
+   * `too_long`: it was ended; `killed`: by something else on this machine; `stopped`: the signal was aborted.
    */
-  readonly reason: 'refused' | 'too_large' | 'too_long' | 'killed' | 'stopped';
+  readonly reason: 'refused' | 'disconnected' | 'too_large' | 'too_long' | 'killed' | 'stopped';
   /** By which its session can be found. It may still be there. */
   readonly applicationName: string;
 
@@ -217,13 +217,38 @@ async function runBounded(
     if (/No space left on device/.test(said))
       throw new HostError('HOST_FULL', `the folder ${folder} has no room for a dump`);
     if (killedBy) throw new DumpError('killed', `pg_dump ended with ${killedBy}`, name);
-    if (code !== 0) throw new DumpError('refused', said || `pg_dump ended with ${code}`, name);
+    if (code !== 0)
+      throw new DumpError(
+        isDisconnected(said) ? 'disconnected' : 'refused',
+        said || `pg_dump ended with ${code}`,
+        name,
+      );
   } finally {
     clearTimeout(timer);
     signal?.removeEventListener('abort', stop);
     killGroup(child);
   }
 }
+
+/** Messages of pg_dump and libpq, in English, about a connection that failed or ended. */
+const DISCONNECTED = new RegExp(
+  [
+    'connection to server',
+    'server closed the connection',
+    'SSL (?:connection|SYSCALL|error)',
+    'could not (?:receive|send) data',
+    'no connection to the server',
+    'terminating connection',
+    'the database system is',
+    'snapshot "[^"]*" does not exist',
+  ].join('|'),
+);
+
+/** The line of its messages that says why it ended. */
+export const errorOfDump = (said: string): string =>
+  said.split('\n').find((line) => line.startsWith('pg_dump: error:')) ?? said;
+
+export const isDisconnected = (said: string) => DISCONNECTED.test(errorOfDump(said));
 
 /** It leads a group of its own. */
 function killGroup({ pid }: ChildProcess): void {

@@ -1,5 +1,11 @@
 import type { Archive } from '../dump/archive.ts';
-import { type DumpConnection, DumpError, type DumpOptions, dumpSchema } from '../dump/pg-dump.ts';
+import {
+  type DumpConnection,
+  DumpError,
+  type DumpOptions,
+  dumpSchema,
+  errorOfDump,
+} from '../dump/pg-dump.ts';
 import type { Choice, RestorePlan } from '../dump/restore.ts';
 import { identifier, type Pool, type Session } from '../postgres/connect.ts';
 import { FIRST_OWN, noMember, OWN_SCHEMA } from '../postgres/own-objects.ts';
@@ -262,7 +268,8 @@ export async function dumpSource(
       return await dumpSchema(settings, connection, options);
     } catch (error) {
       if (!(error instanceof DumpError)) throw error;
-      if (error.reason !== 'refused') await endDump(settings, source, error.applicationName);
+      if (error.reason !== 'refused' && error.reason !== 'disconnected')
+        await endDump(settings, source, error.applicationName);
       const isLocked = /canceling statement due to (?:statement|lock) timeout|could not obtain lock/.test(
         error.message,
       );
@@ -282,22 +289,8 @@ const endDump = (settings: AgentSettings, source: Source, name: string) =>
     ),
   );
 
-/** Messages about a connection that ended, also about the one that held the snapshot: another attempt may succeed. */
-const LOST = new RegExp(
-  [
-    'connection to server',
-    'server closed the connection',
-    'SSL (?:connection|SYSCALL|error)',
-    'could not (?:receive|send) data',
-    'no connection to the server',
-    'terminating connection',
-    'the database system is',
-    'snapshot "[^"]*" does not exist',
-  ].join('|'),
-);
-
 /** @param isLocked whether a table was locked at every attempt */
-export function findingOfDump({ reason, message }: Pick<DumpError, 'reason' | 'message'>, isLocked: boolean) {
+function findingOfDump({ reason, message }: Pick<DumpError, 'reason' | 'message'>, isLocked: boolean) {
   if (reason === 'too_long') return finding('connection', 'The source took too long to describe its schema.');
   if (reason === 'too_large') return finding('schema', 'The schema of the source is too large.');
   if (isLocked)
@@ -305,11 +298,10 @@ export function findingOfDump({ reason, message }: Pick<DumpError, 'reason' | 'm
       'connection',
       'A table of the source is locked, for instance by a migration. Try again later.',
     );
-  const said = message.split('\n').find((line) => line.startsWith('pg_dump: error:')) ?? message;
-  return finding(
-    LOST.test(said) ? 'connection' : 'schema',
-    `The schema of the source could not be read: ${short(said.replace(/^pg_dump: error: /, ''))}`,
-  );
+  const said = errorOfDump(message).replace(/^pg_dump: error: /, '');
+  // Another attempt may succeed.
+  const code = reason === 'disconnected' ? 'connection' : 'schema';
+  return finding(code, `The schema of the source could not be read: ${short(said)}`);
 }
 
 /** Names of the objects that a copy does not have. */

@@ -14,6 +14,7 @@ import { COMPARING } from '../../postgres/sessions.ts';
 import { HostError } from '../../process/host-error.ts';
 import type { AgentSettings } from '../../process/settings.ts';
 import { bounded, openComparisonSession, type RowsHost } from '../../rows/branch-session.ts';
+import { EndedByCloneError, isEndedByClone } from '../ended-by-clone.ts';
 
 /**
  * The login of one comparison of schemas. The query login of a branch cannot read a private schema, and no superuser runs
@@ -40,6 +41,8 @@ const tooLarge = () =>
   new HostError('STATEMENT_REFUSED', 'the schema has too many objects to compare', {
     sqlstate: PROGRAM_LIMIT,
   });
+const READ_TRIES = 3;
+
 const tookTooLong = () => new HostError('TIME_LIMIT_REACHED', 'the comparison of the schemas took too long');
 
 /**
@@ -122,6 +125,7 @@ export async function dumpAsLogin(
 function asRefusal(error: unknown): unknown {
   if (!(error instanceof DumpError)) return error;
   if (error.reason === 'too_large') return tooLarge();
+  if (error.reason === 'disconnected') return new EndedByCloneError();
   if (error.reason === 'killed') return new HostError('HOST_BUSY', error.message);
   if (error.reason !== 'refused') return tookTooLong();
   const [, message = 'pg_dump has failed'] = /error: (.*)/.exec(error.message) ?? [];
@@ -155,14 +159,26 @@ const READING = {
   transaction_timeout: 0,
 };
 
-/** Reads a database in a session of the login, in one snapshot. */
-export const readAsLogin = <T>(
+/**
+ * Reads a database in a session of the login, in one snapshot. Begins again, after the clone, if a clone of the database has
+ * ended the session.
+ * @param action changes nothing, here or elsewhere
+ * @throws HostError HOST_BUSY if clones have ended each attempt
+ */
+export async function readAsLogin<T>(
   host: RowsHost,
   login: ComparisonLogin,
   database: string,
   within: number,
   action: (session: Session) => Promise<T>,
-): Promise<T> =>
-  inComparison(host, login, database, { within, options: READING }, (session) =>
-    inTransaction(session, () => action(session)),
-  );
+): Promise<T> {
+  for (let tries = 1; ; tries += 1)
+    try {
+      return await inComparison(host, login, database, { within, options: READING }, (session) =>
+        inTransaction(session, () => action(session)),
+      );
+    } catch (error) {
+      if (!isEndedByClone(error)) throw error;
+      if (tries === READ_TRIES) throw new EndedByCloneError();
+    }
+}

@@ -6,6 +6,7 @@ import { runOperation } from '../../../agent/operations/handlers.ts';
 import { pollUntil } from '../../../agent/process/loops.ts';
 import type { AppliedChange, ChangeStep } from '../../../shared/protocol/change-operations.ts';
 import type { MethodResult } from '../../../shared/protocol/operations.ts';
+import { eventually } from '../../support/eventually.ts';
 import { asClient, type Branch, connect, startHostWithProject } from '../../support/host/host-project.ts';
 import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { describeForecast } from './forecast.ts';
@@ -121,6 +122,47 @@ test('a change is planned, rehearsed and applied, and main has the schema of the
   expect(made?.owner).toMatch(/^g_[0-9a-f]{32}_owner$/);
   const left = await stage.servers.query("SELECT datname FROM pg_database WHERE datname LIKE 'bgchange%'");
   expect(left).toEqual([]);
+});
+
+describe('a reading of the schema while main is cloned', () => {
+  const readSchema = () => runOperation(host(), 'change.schema', ofMain(stage.main));
+  const selection = `FROM pg_stat_activity
+    WHERE datname = '${DATABASE}' AND application_name = 'branchgate-difference'`;
+  /** A dump of a schema that changed waits for the table, until the returned function is called. */
+  async function locked() {
+    await owner(`COMMENT ON TABLE book IS '${randomUUID()}'`);
+    const session = await connect(host(), 'direct', stage.main, 'owner');
+    await session.query('BEGIN; LOCK TABLE book');
+    return () => session.end();
+  }
+  /** Ends sessions as a clone does, while the dump waits. */
+  const end = async (matching = '') => {
+    await eventually(async () =>
+      expect(await stage.servers.query(`SELECT ${selection} AND wait_event_type = 'Lock'`)).toHaveLength(1),
+    );
+    return stage.servers.query(`SELECT pg_terminate_backend(pid, 1000) ${selection} ${matching}`);
+  };
+
+  test.each([
+    ['all sessions', ''],
+    ['the dump', "AND wait_event_type = 'Lock'"],
+    ['the session of the snapshot', "AND wait_event_type <> 'Lock'"],
+  ])('begins again after the end of %s', async (_, matching) => {
+    const unlock = await locked();
+    const reading = readSchema();
+    reading.catch(() => {});
+    expect((await end(matching)).length).toBeGreaterThan(0);
+    await unlock();
+    expect(await reading).toEqual(await readSchema());
+  });
+
+  test('is refused as busy when three attempts were ended', async () => {
+    const unlock = await locked();
+    const reading = expect(readSchema()).rejects.toMatchObject({ code: 'HOST_BUSY' });
+    for (let attempt = 0; attempt < 3; attempt += 1) await end();
+    await unlock();
+    await reading;
+  });
 });
 
 test('a statement that PostgreSQL refuses is found by the rehearsal; in main it fails there, and can continue', async () => {

@@ -116,7 +116,7 @@ test('a server that has not proved who it is gets no dump', async () => {
   const of = (variables: Record<string, string>, more: Partial<DumpConnection> = {}) =>
     dump({}, { ...connection, ...more, variables: { ...connection.variables, ...variables } });
   await expect(of({ PGSSLMODE: 'verify-full' }, { authorities: '' })).rejects.toMatchObject({
-    reason: 'refused',
+    reason: 'disconnected',
   });
   await source.run("create role clear login password 'x'; create role trusted login");
   await expect(of({ PGUSER: 'clear' }, { password: 'x' })).rejects.toThrow(
@@ -161,7 +161,7 @@ test('a source that ends in the middle of a dump is named, and leaves nothing', 
   );
   await source.end();
   await expect(dumped).rejects.toMatchObject({
-    reason: 'refused',
+    reason: 'disconnected',
     message: expect.stringMatching(/terminat|closed/),
   });
   expect(left()).toEqual([]);
