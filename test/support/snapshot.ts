@@ -120,7 +120,9 @@ export function readRecords(d1File: string): Records {
 const HOST_STATE = `select
   (select json_agg(json_build_object('oid', oid::text, 'name', datname, 'limit', datconnlimit,
     'comment', shobj_description(oid, 'pg_database'))) from pg_database) as databases,
-  (select coalesce(json_agg(rolname), '[]') from pg_roles where rolname ~ '^[ug]_') as roles,
+  -- The login of a comparison that was killed stays until its lease ends.
+  (select coalesce(json_agg(rolname), '[]') from pg_roles
+   where rolname ~ '^[ug]_' and (rolvaliduntil is null or rolvaliduntil < now())) as roles,
   (select coalesce(json_agg(branch), '[]') from branch) as branches,
   (select coalesce(json_agg(login.login), '[]') from login) as logins,
   (select coalesce(json_agg(project), '[]') from project) as projects,
