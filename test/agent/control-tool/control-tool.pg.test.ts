@@ -5,6 +5,7 @@ import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createServer as createTlsServer } from 'node:tls';
+import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { examine, readCertificateEnd } from '../../../agent/maintenance/examine.ts';
 import { describeHost } from '../../../agent/operations/inventory.ts';
@@ -14,6 +15,7 @@ import { pgbouncerIni, postgresqlConf } from '../../../agent/servers/configurati
 import { scramVerifier } from '../../../edge/crypto/scram.ts';
 import { serverCertificate } from '../../../operator/server-certificate.ts';
 import { buildDatabaseName } from '../../../shared/branch/database-name.ts';
+import { queryLoginName } from '../../../shared/branch/login.ts';
 import { selfSigned } from '../../support/certificates.ts';
 import { eventually } from '../../support/eventually.ts';
 import { freePort } from '../../support/free-port.ts';
@@ -211,6 +213,21 @@ test.each<[keyof AgentSettings, Partial<AgentSettings>]>([
   const named = expect.stringContaining(name);
   expect(await problems({ ...servers.settings, ...changes })).toContainEqual(named);
   expect(await problems(servers.settings)).not.toContainEqual(named);
+});
+
+test('doctor advises against a cluster whose first superuser is the role of the agent', async () => {
+  const advice = /^advice: Functions of tenants run in autovacuum with the agent's role/m;
+  expect(await doctor()).toMatch(advice);
+  const renamer = queryLoginName(randomUUID());
+  await servers.query(`CREATE ROLE ${renamer} SUPERUSER LOGIN`);
+  const { POSTGRES_SOCKET_DIR: host, POSTGRES_PORT: port } = servers.settings;
+  const session = new pg.Client({ host, port, user: renamer, database: 'branchgate' });
+  await session.connect();
+  await session.query('ALTER ROLE branchgate RENAME TO first; CREATE ROLE branchgate SUPERUSER LOGIN');
+  expect(await doctor()).not.toMatch(advice);
+  await session.query('DROP ROLE branchgate; ALTER ROLE first RENAME TO branchgate');
+  await session.end();
+  await servers.query(`DROP ROLE ${renamer}`);
 });
 
 test('doctor says which program answers at the port of SQL over WebSocket', async () => {
