@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { DEFAULT_LIFESPAN } from '../../shared/branch/lifespan.ts';
 import type { ApiResponse, BranchBody, Credentials, ProjectBody } from '../support/api.ts';
 import type { ActorRun } from './actor-run.ts';
@@ -92,6 +93,7 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
     const { api } = run.model;
     const found = findBranch(run, { project: operation.project, branch: operation.source });
     if (!found) return;
+    await sleep(operation.rest_ms);
     const branch = new ModelBranch(DEFAULT_LIFESPAN);
     branch.parent = found.branch;
     found.owner.branches.set(operation.branch, branch);

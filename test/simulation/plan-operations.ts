@@ -52,6 +52,9 @@ const BATCH_MAX = 3;
 const SPARES_MAX = 3;
 /** About what a host takes to begin its spares. */
 const REST_MAX_MS = 2_000;
+/** Without writes a host makes a standing snapshot after two seconds, which it counts from its first look a second later. */
+const QUIET_MS = { least: 3_100, most: 4_000 };
+const SERIES_PERCENT = 50;
 
 /** The state of a project if every operation succeeded: rows by branch, and rules. */
 interface Expected {
@@ -82,8 +85,8 @@ class Planner {
     this.#kinds = kinds;
   }
 
-  plan(least: number, most: number): Operation[][] {
-    const groups = this.#furnish('p0');
+  plan(least: number, most: number, hasSeries: boolean): Operation[][] {
+    const groups = [...this.#furnish('p0'), ...(hasSeries ? this.#series('p0') : [])];
     const count = this.#random.int(least, most);
     for (let n = 0; n < count; n++) {
       groups.push(this.#group());
@@ -101,6 +104,31 @@ class Planner {
     ];
     for (const step of steps) this.#expect(step);
     return steps.map((step) => [step]);
+  }
+
+  /** Branches of an unchanged `main`: the second one gets it a standing snapshot, and the last one meets a write. */
+  #series(project: string): Operation[][] {
+    const write = (): Operation => {
+      const manner = { persists: true, copies: 1 };
+      return { kind: 'write_by_sql', project, branch: MAIN, row: 1, value: this.#name('v'), ...manner };
+    };
+    const create = (rest_ms = 0): Operation => {
+      const manner = { persists: true, copies: this.#copies() };
+      return {
+        kind: 'create_branch',
+        project,
+        branch: this.#name('branch-'),
+        source: MAIN,
+        rest_ms,
+        ...manner,
+      };
+    };
+    const rest = this.#random.int(QUIET_MS.least, QUIET_MS.most);
+    const groups = [[write()], [create()], [create(rest)], [create()], [create(), write()], [create()]];
+    const expected = this.#projects.get(project) as Expected;
+    expected.planned += groups.length - 1;
+    for (const step of groups.flat()) this.#expect(step);
+    return groups;
   }
 
   /** Adds the simulator's own rule again where it was removed. */
@@ -167,7 +195,7 @@ class Planner {
       case 'create_branch':
         if (expected.planned === BRANCHES_MAX) return null;
         expected.planned += 1;
-        return { kind, project, branch: this.#name('branch-'), source: branch, ...manner };
+        return { kind, project, branch: this.#name('branch-'), source: branch, rest_ms: 0, ...manner };
       case 'create_batch': {
         if (expected.planned + BATCH_MAX > BRANCHES_MAX) return null;
         const count = random.int(2, BATCH_MAX);
@@ -330,6 +358,8 @@ class Planner {
 export interface Work {
   actors: number;
   groups: [least: number, most: number];
+  /** Whether some users make several branches of an unchanged `main`, which takes seconds. */
+  hasSeries: boolean;
 }
 
 /**
@@ -342,14 +372,21 @@ const TOKEN_AHEAD_S = { least: -600, most: 25 };
 const LEASES_PERCENT = 20;
 
 /** Plans users, each in a separate tenant, on a stage of this form. */
-export function planActors(random: Random, { actors, groups }: Work, { hosts, standby }: Form): Actor[] {
+export function planActors(
+  random: Random,
+  { actors, groups, hasSeries }: Work,
+  { hosts, standby }: Form,
+): Actor[] {
   const kinds = standby ? KINDS_OF_STANDBY : hosts > 1 ? KINDS_OF_TWO_HOSTS : KINDS;
   const hasLeases = random.fork('leases').chance(LEASES_PERCENT);
   return Array.from({ length: actors }, (_, n) => ({
     name: `u${n}`,
     tenant: `t${n}`,
     ahead_s: planClock(random.fork(`clock ${n}`)),
-    groups: new Planner(random.fork(`actor ${n}`), hasLeases, kinds).plan(...groups),
+    groups: new Planner(random.fork(`actor ${n}`), hasLeases, kinds).plan(
+      ...groups,
+      hasSeries && hosts === 1 && random.fork(`series ${n}`).chance(SERIES_PERCENT),
+    ),
   }));
 }
 

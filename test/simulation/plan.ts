@@ -4,8 +4,8 @@ import { Random } from './random.ts';
 import { type Form, ONE_HOST, type Schedule } from './schedule.ts';
 
 const SIZES = {
-  full: { actors: 3, groups: [3, 6], faults: 4 },
-  short: { actors: 2, groups: [1, 3], faults: 2 },
+  full: { actors: 3, groups: [3, 6], faults: 4, hasSeries: true },
+  short: { actors: 2, groups: [1, 3], faults: 2, hasSeries: false },
 } satisfies Record<string, Work & { faults: number }>;
 export type Size = keyof typeof SIZES;
 

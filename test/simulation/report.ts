@@ -31,7 +31,7 @@ export function failureText({ report, schedule, shrunk }: Failure, file: string)
 export function summaryText(summary: Summary): string {
   const { schedules, operations, moves, faults, leftOut, slowestRestMs, failures } = summary;
   const lines = [
-    `${schedules} schedules in ${summary.seconds.toFixed(0)} s: ${operations} operations, ${summary.sparesTaken} spares taken, ${moves} moves, ${faults} faults, ` +
+    `${schedules} schedules in ${summary.seconds.toFixed(0)} s: ${operations} operations, ${summary.standingSnapshots} standing snapshots, ${summary.sparesTaken} spares taken, ${moves} moves, ${faults} faults, ` +
       `${failures.length} failures; slowest convergence ${seconds(slowestRestMs)}`,
   ];
   if (leftOut.length > 0)

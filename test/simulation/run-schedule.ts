@@ -33,6 +33,8 @@ export interface ScheduleReport {
   operations: number;
   /** Branches that took a spare of a snapshot. */
   sparesTaken: number;
+  /** Snapshots of unchanged branches that the host has made for the next ones. */
+  standingSnapshots: number;
   /** Moves of projects that have succeeded. */
   moves: number;
   /** Milliseconds from the end of the last fault until the service had converged; null if it did not. */
@@ -64,7 +66,7 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
   const users = new Users();
   const trail = new Trail(d1FileOf(stage), started);
   const begunBefore = stage.databasesBegun;
-  const takenBefore = stage.sparesTaken;
+  const before = { taken: stage.sparesTaken, standing: stage.standingSnapshots };
 
   const work = Promise.all(
     runs.map((run, index) => runGroups(run, schedule.actors[index]?.groups ?? [], users)),
@@ -108,7 +110,8 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
     faults: struck.faults,
     leftOut: struck.leftOut,
     operations: schedule.actors.flatMap(({ groups }) => groups.flat()).length,
-    sparesTaken: stage.sparesTaken - takenBefore,
+    sparesTaken: stage.sparesTaken - before.taken,
+    standingSnapshots: stage.standingSnapshots - before.standing,
     moves,
     atRestMs,
     ms: Date.now() - started,

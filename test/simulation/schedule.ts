@@ -64,7 +64,13 @@ const Operation = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('create_project'), ...ofProject }),
   z.strictObject({ kind: z.literal('delete_project'), ...ofProject }),
   z.strictObject({ kind: z.literal('make_table'), ...ofProject }),
-  z.strictObject({ kind: z.literal('create_branch'), ...ofBranch, source: Name }),
+  z.strictObject({
+    kind: z.literal('create_branch'),
+    ...ofBranch,
+    source: Name,
+    /** The host keeps a snapshot of a source that nobody writes to for a while. */
+    rest_ms: Milliseconds.default(0),
+  }),
   z.strictObject({
     kind: z.literal('create_batch'),
     ...ofProject,

@@ -35,6 +35,7 @@ export interface Summary {
   schedules: number;
   operations: number;
   sparesTaken: number;
+  standingSnapshots: number;
   moves: number;
   faults: number;
   /** Kinds of faults that this machine does not support. */
@@ -101,6 +102,7 @@ class Simulation {
     schedules: 0,
     operations: 0,
     sparesTaken: 0,
+    standingSnapshots: 0,
     moves: 0,
     faults: 0,
     leftOut: [],
@@ -151,6 +153,7 @@ class Simulation {
     summary.schedules += 1;
     summary.operations += report.operations;
     summary.sparesTaken += report.sparesTaken;
+    summary.standingSnapshots += report.standingSnapshots;
     summary.moves += report.moves;
     summary.faults += report.faults.length;
     summary.leftOut = [...new Set([...summary.leftOut, ...report.leftOut])];

@@ -132,6 +132,11 @@ export class Stage {
     return this.#countEvents('spare.taken');
   }
 
+  /** Number of snapshots of unchanged branches, for the next branches of them. */
+  get standingSnapshots(): number {
+    return this.#countEvents('standing.begun');
+  }
+
   #countEvents(event: string): number {
     const log = readFileSync(join(devFolder(this.stack.devDir).logs, 'agent.log'), 'utf8');
     return log.split(`"event":"${event}"`).length - 1;
