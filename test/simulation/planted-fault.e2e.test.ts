@@ -10,6 +10,10 @@ const PLANTED: [what: string, plant: PlantName, form: Form, found: RegExp][] = [
     /^double clones: \d+ were begun, \d+ were wanted$/,
   ],
   [
+    ...(['a standing snapshot that is out of date', 'stale-standing', ONE_HOST] as const),
+    /: branch branch-\d+ \(.+\): row \d+ is .+, expected v\d+/,
+  ],
+  [
     ...(['a move that loses rows', 'moved-rows-lost', TWO_HOSTS] as const),
     /: branch main \(.+\): row \d+ is null, expected v\d+/,
   ],

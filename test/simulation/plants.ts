@@ -26,6 +26,11 @@ const PLANTS = {
     await target.session.query('BEGIN');
     return row ? made(row) : conflictOf(target, change);`,
   },
+  /** A standing snapshot stays in use when its branch has changed. */
+  'stale-standing': {
+    find: 'if (!this.#cursor.isUnchanged(known.oid, known.since)) return null;',
+    put: '',
+  },
   /** Sessions stay open after their access is revoked. */
   'sessions-stay': {
     // The bundler may number the parameter.
