@@ -37,7 +37,7 @@ export const BATCH_MAX = 32;
 /** Networks that a creation may admit to its branch. */
 export const ALLOWED_NETWORKS_MAX = 16;
 
-/** Branches of one host, and projects of one tenant there, that follow a database elsewhere. Each has a worker as long as it follows. */
+/** Branches of one host, also those that a move copies, and projects of one tenant there, that follow a database elsewhere. */
 export const FOLLOWED_ON_HOST_MAX = 12;
 export const FOLLOWED_OF_TENANT_MAX = 4;
 

@@ -2,9 +2,9 @@ import { canPause, pause, prepareResume, reconnectServers, resume, untilLoggedIn
 import type { Pool, Session } from '../postgres/connect.ts';
 import { runAlone, tryLock } from '../postgres/locks.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { emptyDatabase } from '../postgres/sessions.ts';
 import { HostError } from '../process/host-error.ts';
 import type { AgentSettings } from '../process/settings.ts';
+import { emptyDatabase } from './empty-database.ts';
 
 /** What it takes to hold the clients of a database. */
 export interface PausingHost {

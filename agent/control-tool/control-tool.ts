@@ -13,7 +13,7 @@ import { makeTablesCommand } from './make-tables.ts';
 import { measureCommand } from './measure.ts';
 import { operationCommands } from './operations.ts';
 import { poolerCommand } from './pooler.ts';
-import { runCommand } from './run.ts';
+import { runCommand } from './run-agent.ts';
 import { copyPrimaryCommand, gateCommand, guardLeaseCommand } from './standby.ts';
 import { say } from './terminal.ts';
 import { upgradeCommand } from './upgrade.ts';

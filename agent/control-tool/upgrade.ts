@@ -19,7 +19,7 @@ import {
   verifyProgram,
 } from '../upgrade/program-file.ts';
 import { RefusedError, UsageError } from './exit-codes.ts';
-import { CLONES_END_WITHIN_MS } from './run.ts';
+import { CLONES_END_WITHIN_MS } from './run-agent.ts';
 import { print, readValue } from './terminal.ts';
 import { readShellSettings } from './with-host.ts';
 

@@ -24,7 +24,7 @@ import { KeptSessions } from '../rows/kept-sessions.ts';
 import { PageMarks } from '../rows/pages.ts';
 import { RowTurns } from '../rows/row-turns.ts';
 import { Spares } from '../snapshots/spares.ts';
-import { Standing } from '../snapshots/standing.ts';
+import { Standing } from '../snapshots/standing-snapshots.ts';
 import { SqlRequests } from '../sql/run-sql.ts';
 import { Membership } from '../standby/membership.ts';
 import { Copies } from '../transfer/copies.ts';

@@ -49,7 +49,7 @@ import type { OnProgress } from '../process/progress.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { closeAsSnapshot, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
 import type { Spares } from '../snapshots/spares.ts';
-import type { Standing } from '../snapshots/standing.ts';
+import type { Standing } from '../snapshots/standing-snapshots.ts';
 import { leaveSource } from '../transfer/following.ts';
 
 /** What it takes to create and to drop a branch. */

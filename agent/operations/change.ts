@@ -1,5 +1,5 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import { changesOfMain } from '../changes/base.ts';
+import { changesOfMain } from '../changes/changes-of-main.ts';
 import { requireRoom, stepsOf } from '../changes/plan.ts';
 import { type ChangeHost, readingSignal } from '../changes/rehearse.ts';
 import { toolStatements } from '../changes/tool-tables.ts';

@@ -5,7 +5,7 @@ import { pollUntil, runLoop } from '../process/loops.ts';
 import { freeBytes } from '../volumes/volumes.ts';
 import { dropSnapshot, SNAPSHOT_NAME, type SnapshotKind } from './snapshot-databases.ts';
 import type { Spares } from './spares.ts';
-import type { StandingHost } from './standing.ts';
+import type { StandingHost } from './standing-snapshots.ts';
 
 /** What it takes to make room on the disk. */
 export interface RoomHost extends StandingHost {

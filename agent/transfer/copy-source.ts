@@ -39,6 +39,7 @@ import {
   tableName,
   type Worker,
 } from './copy-rows.ts';
+import { limitFinding } from './follow-places.ts';
 import { type CopiedSchema, copiedSchema, type Named, readLeft } from './followed-schema.ts';
 import type { LeftAlone } from './left-alone.ts';
 import {
@@ -50,14 +51,7 @@ import {
   openToLoad,
   removeLoad,
 } from './load-database.ts';
-import {
-  type Examined,
-  examineSource,
-  isEmptyDatabase,
-  limitFinding,
-  NOT_EMPTY,
-  type ProbeHost,
-} from './probe.ts';
+import { type Examined, examineSource, isEmptyDatabase, NOT_EMPTY, type ProbeHost } from './probe.ts';
 import { finding, Refused, type Source, short } from './source-address.ts';
 import { policyOf } from './source-policy.ts';
 import { dumpWanted, leftOutFindings, readSchemaFacts } from './source-schema.ts';

@@ -1,4 +1,3 @@
-import { FOLLOWED_OF_TENANT_MAX, FOLLOWED_ON_HOST_MAX } from '../../shared/limits.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import {
   SOURCE_TABLES_MAX,
@@ -7,13 +6,13 @@ import {
 } from '../../shared/protocol/transfer-operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { fitting } from '../difference/schema/compare-schemas.ts';
-import { readTenant } from '../postgres/branches.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { listExtensions } from '../postgres/extensions.ts';
 import { extensionsOfProject, readProjectExtensions } from '../postgres/project-extensions.ts';
 import { ProjectGate } from '../process/project-gate.ts';
 import { inBranch } from '../rows/branch-session.ts';
 import { freeBytes } from '../volumes/volumes.ts';
+import { limitFinding, type PlacesHost } from './follow-places.ts';
 import { isLeftAlone, type LeftAlone, readLeftAlone, spellings, sqlName } from './left-alone.ts';
 import {
   finding,
@@ -26,17 +25,13 @@ import {
 } from './source-address.ts';
 import { isPublished, readCatalog, type SourceCatalog, type TableRow } from './source-catalog.ts';
 import { readExtensionUse } from './source-extensions.ts';
-import { policyOf, type SourcePolicy } from './source-policy.ts';
+import { policyOf } from './source-policy.ts';
 import { inSource } from './source-session.ts';
 import type { PublishedTable } from './source-slot.ts';
 import { type TrialHost, trySchema } from './try-schema.ts';
 
-export interface ProbeHost extends TrialHost {
+export interface ProbeHost extends TrialHost, PlacesHost {
   probes: ProjectGate;
-  copies: {
-    /** The projects that will follow when their copies end, or when those before this one do. */
-    following: (jobId?: string) => string[];
-  };
 }
 
 /** A probe makes this host connect to an address of a tenant's choice. */
@@ -88,43 +83,6 @@ export const NOT_EMPTY = finding(
   'main is not empty. Import into the main of a new project, or drop its tables first.',
   { path: '' },
 );
-
-/**
- * Why the project may not follow: without a worker, replication of its branch or of another tenant's would stop.
- * @param jobId of a copy that has begun, and yields to those that began before it
- */
-export async function limitFinding(
-  { postgres, copies }: Pick<ProbeHost, 'postgres' | 'copies'>,
-  projectId: string,
-  { takesTenantPlace }: Pick<SourcePolicy, 'takesTenantPlace'>,
-  jobId?: string,
-): Promise<SourceFinding[]> {
-  const { rows } = await postgres.query<{ all: number; own: number; places: number }>(
-    `WITH followed AS (
-       SELECT project_id FROM following WHERE cutover IS DISTINCT FROM 'done' UNION SELECT unnest($2::uuid[])
-     )
-     SELECT count(*)::int AS all, least($3, current_setting('max_logical_replication_workers')::int) AS places,
-       count(*) FILTER (WHERE coalesce(tenant, project_id::text) = $4)::int AS own
-     FROM followed LEFT JOIN project USING (project_id) WHERE project_id <> $1`,
-    [projectId, copies.following(jobId), FOLLOWED_ON_HOST_MAX, await readTenant(postgres, projectId)],
-  );
-  const { all = 0, own = 0, places = 0 } = rows[0] ?? {};
-  const limit = (message: string) => [finding('limit', message, { path: '' })];
-  if (takesTenantPlace && own >= FOLLOWED_OF_TENANT_MAX)
-    return limit(
-      `On this host, ${FOLLOWED_OF_TENANT_MAX} projects of your tenant already follow another database, which is the limit. Cut one of them over, or stop it.`,
-    );
-  if (places === 0)
-    return limit(
-      'Nothing can follow on this database host before its PostgreSQL is restarted once, because it was a standby. Contact its operator.',
-    );
-  if (all < places) return [];
-  return limit(
-    takesTenantPlace
-      ? 'No more branches can follow on this database host. Contact its operator.'
-      : 'As many databases as can follow another one do so on the new host. Wait until one of them is cut over.',
-  );
-}
 
 const IS_OWN_TYPE = `NOT (typtype = 'b' AND typelem <> 0) AND typtype <> 'm' AND (typrelid = 0 OR EXISTS (
   SELECT FROM pg_catalog.pg_class AS composite WHERE composite.oid = typrelid AND composite.relkind = 'c'))`;

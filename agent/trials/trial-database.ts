@@ -20,7 +20,7 @@ import { dropRoles, rolesOfBranch } from '../postgres/unused-roles.ts';
 import { HostError } from '../process/host-error.ts';
 import type { AgentSettings } from '../process/settings.ts';
 import { comparedDatabaseName, trialDatabaseName } from '../snapshots/snapshot-databases.ts';
-import type { StandingHost } from '../snapshots/standing.ts';
+import type { StandingHost } from '../snapshots/standing-snapshots.ts';
 
 /**
  * The databases of one trial: the copy on which the statements run, and the state before, with which it is compared.

@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { emptyDatabase } from '../../../agent/cloning/empty-database.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { showDatabases, withAdminConsole } from '../../../agent/pooler/admin-console.ts';
 import { runAlone } from '../../../agent/postgres/locks.ts';
-import { emptyDatabase } from '../../../agent/postgres/sessions.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {

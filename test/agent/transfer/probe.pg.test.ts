@@ -4,7 +4,7 @@ import { createServer, type Server, type Socket } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { Copies } from '../../../agent/transfer/copies.ts';
-import { limitFinding } from '../../../agent/transfer/probe.ts';
+import { limitFinding } from '../../../agent/transfer/follow-places.ts';
 import { readSourceUrl } from '../../../agent/transfer/source-address.ts';
 import { dumpSource } from '../../../agent/transfer/source-schema.ts';
 import type { MethodResult, Params } from '../../../shared/protocol/operations.ts';

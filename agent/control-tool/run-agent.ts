@@ -36,7 +36,7 @@ import { progressOfJob } from '../process/progress.ts';
 import { runRoomLoop } from '../snapshots/make-room.ts';
 import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
 import { runSpareLoop } from '../snapshots/spares.ts';
-import { runStandingLoop } from '../snapshots/standing.ts';
+import { runStandingLoop } from '../snapshots/standing-snapshots.ts';
 import { SqlSockets } from '../sql/sockets.ts';
 import { watchLease } from '../standby/primary-lease.ts';
 import { FollowWatch } from '../transfer/watch-followed.ts';

@@ -5,7 +5,7 @@ import { NoCopyRoom } from '../../../agent/cloning/copy-room.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { inDatabase } from '../../../agent/postgres/connect.ts';
 import { makeRoom } from '../../../agent/snapshots/make-room.ts';
-import { Standing } from '../../../agent/snapshots/standing.ts';
+import { Standing } from '../../../agent/snapshots/standing-snapshots.ts';
 import { buildDatabaseName, snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {
