@@ -77,6 +77,7 @@ class Planner {
   readonly #hasLeases: boolean;
   readonly #kinds: Record<Planned, number>;
   readonly #projects = new Map<string, Expected>();
+  readonly #addresses = new Set<string>();
   #nameCount = 0;
 
   constructor(random: Random, hasLeases: boolean, kinds: Record<Planned, number>) {
@@ -181,8 +182,7 @@ class Planner {
     if (kind === 'move_project')
       return { kind, project, persists: true, copies: 1, drops_snapshots: random.chance(80) };
     if (kind === 'add_rule') {
-      const cidr = `203.0.113.${random.int(0, 255)}/32`;
-      return { kind, project, rule: this.#name('r'), cidr, ...manner };
+      return { kind, project, rule: this.#name('r'), cidr: this.#address(), ...manner };
     }
     if (kind === 'remove_rule') {
       if (rules.size === 0) return null;
@@ -277,6 +277,14 @@ class Planner {
   }
 
   #isFurnished = (project: string) => project === 'p0';
+
+  /** One that no other rule of this user has: a project has one rule of a network. */
+  #address(): string {
+    const address = `203.0.113.${this.#random.int(0, 255)}/32`;
+    if (this.#addresses.has(address)) return this.#address();
+    this.#addresses.add(address);
+    return address;
+  }
 
   #name(prefix: string): string {
     this.#nameCount += 1;
