@@ -1,6 +1,6 @@
 import { eq, sql } from 'drizzle-orm';
 import { expect, test } from 'vitest';
-import { hosts, projects } from '../../../edge/database/schema.ts';
+import { hosts, projects, users } from '../../../edge/database/schema.ts';
 import type { Mail } from '../../../edge/mail/mail.ts';
 import {
   drillsOf,
@@ -102,4 +102,7 @@ test('the creator and the operator get a mail about a failed drill and about ove
   const [overdue] = await mailsAt(later);
   expect(overdue?.text).toContain('two weeks');
   expect(overdue?.text).not.toContain('failed');
+  // The creator has another tenant since.
+  await db.update(users).set({ tenantId: 'elsewhere' });
+  expect((await mailsAt(later)).map(({ to }) => to)).toEqual([['ops@example.com']]);
 });

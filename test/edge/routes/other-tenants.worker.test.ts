@@ -1,10 +1,12 @@
 import { eq } from 'drizzle-orm';
 import { beforeAll, expect, test } from 'vitest';
+import { changes } from '../../../edge/database/change-schema.ts';
 import { moves } from '../../../edge/database/move-schema.ts';
-import { projectBranches, snapshots } from '../../../edge/database/schema.ts';
+import { projectBranches, projects, snapshots } from '../../../edge/database/schema.ts';
 import { Api } from '../../support/api.ts';
 import { signInClient, tokensOf } from '../../support/oauth/client-app.ts';
 import { createMachines } from '../../support/operations.ts';
+import { changeRow } from '../../support/records/changes.ts';
 import { insertRows, readAll, type Twin, twinOf, twinRows } from '../../support/records/twins.ts';
 import { sharedTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 import { SETTINGS } from '../../support/worker/worker.ts';
@@ -18,6 +20,7 @@ let machine: Api;
 let project: string;
 let job: string;
 let rule: string;
+let change: string;
 
 beforeAll(async () => {
   gateway = await sharedTripsGateway();
@@ -68,6 +71,14 @@ beforeAll(async () => {
     tenantId: 'reading',
     createdAt: new Date(0),
   });
+  change = crypto.randomUUID();
+  const [{ createdBy = '' } = {}] = await gateway.db
+    .select({ createdBy: projects.createdBy })
+    .from(projects)
+    .where(eq(projects.id, project));
+  await gateway.db
+    .insert(changes)
+    .values(changeRow({ id: change, projectId: project, tenantId: 'reading', createdBy }));
   await gateway.db
     .update(projectBranches)
     .set({ status: 'failed' })
@@ -98,11 +109,18 @@ async function plant(...twins: Twin[]): Promise<void> {
     }));
     await insertRows(gateway.database, planted);
   }
+  // A query without a condition would find another main first.
+  await gateway.database
+    .prepare(
+      'update project_branches set rowid = (select max(rowid) + 1 from project_branches) where project_id = ? and is_default',
+    )
+    .bind(project)
+    .run();
 }
 
 const OF_PROJECT = [
   ...['', '/jobs', '/trusts', '/network-rules', '/metrics/summary', '/usage', '/branches', '/snapshots'],
-  ...['/masking', '/members'],
+  ...['/masking', '/members', '/changes'],
 ].map((path) => `/api/v1/projects/{project}${path}`);
 const OF_TENANT = [
   '/api/v1/projects',
@@ -119,6 +137,11 @@ async function responses(caller: Api, paths: readonly string[], twin: Twin): Pro
     const { status, body } = await caller.get(path.replace('{project}', project));
     return { path, status, body: { ...(body as object), request_id: null } };
   };
+  const rehearsal = async (id: string) => {
+    const path = `/api/v1/projects/${project}/changes/${id}/rehearse`;
+    const { status, body } = await caller.post(path, {});
+    return { path, status, body: { ...(body as object), request_id: null } };
+  };
   const changed = async (method: string) => {
     const path = `/api/v1/projects/${project}/network-rules/${twinOf(rule, twin)}`;
     const sent = method === 'PATCH' ? { body: { ttl_seconds: 3600 } } : {};
@@ -127,7 +150,13 @@ async function responses(caller: Api, paths: readonly string[], twin: Twin): Pro
   };
   const reads = [];
   for (const path of [...paths, `/api/v1/jobs/${twinOf(job, twin)}`]) reads.push(await read(path));
-  return [...reads, await changed('PATCH'), await changed('DELETE')];
+  return [
+    ...reads,
+    await rehearsal(change),
+    await rehearsal(twinOf(change, twin)),
+    await changed('PATCH'),
+    await changed('DELETE'),
+  ];
 }
 
 test('a response has nothing of another tenant', async () => {

@@ -42,6 +42,7 @@ import {
   reserveRehearsal,
   schedule,
 } from '../../../edge/changes/reserve.ts';
+import { undoOf } from '../../../edge/changes/undo.ts';
 import { sha256 } from '../../../edge/crypto/encoding.ts';
 import { sealPassword } from '../../../edge/crypto/scram.ts';
 import { changes } from '../../../edge/database/change-schema.ts';
@@ -86,7 +87,7 @@ import { deleteTrust } from '../../../edge/machines/trusts.ts';
 import { previewKey, replacingKey } from '../../../edge/masking/policy.ts';
 import { BlockRecorder } from '../../../edge/monitoring/blocks.ts';
 import { storeDiskBytes } from '../../../edge/monitoring/disk-bytes.ts';
-import { drillsOf, recordDrill } from '../../../edge/monitoring/recovery-drills.ts';
+import { drillsOf, mailAboutDrills, recordDrill } from '../../../edge/monitoring/recovery-drills.ts';
 import { readSubject, StorageQuota } from '../../../edge/monitoring/storage-quota.ts';
 import { movingBranches, reserveMove } from '../../../edge/moves/reserve.ts';
 import { switchHost } from '../../../edge/moves/switch.ts';
@@ -111,6 +112,7 @@ import { cutOverJob, stopFollowing, stopFollowingJob } from '../../../edge/sourc
 import { followOf, isFollowing, recordObservation, recordResumed } from '../../../edge/sources/record.ts';
 import { reserveStart } from '../../../edge/sources/start.ts';
 import { readTarget } from '../../../edge/sql/admit-client.ts';
+import { isOwn, projectViews } from '../../../edge/tenancy/project-access.ts';
 import { changeTenantCaps } from '../../../edge/tenancy/tenant-caps.ts';
 import { currentAccountRole, materialize } from '../../../edge/tenancy/users.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
@@ -126,6 +128,7 @@ import {
   twinOf,
   twinRows,
 } from '../../support/records/twins.ts';
+import { SETTINGS as ENVIRONMENT } from '../../support/worker/worker.ts';
 
 /**
  * Each function is called for one project or tenant twice: without anybody else, and next to twins that have the same of
@@ -266,7 +269,11 @@ const ofProvider = { db, settings: SETTINGS, tenantId: 't', actor, now: NOW };
 const place = { projectId: 'p', hostId: 'h', actor };
 const job = (kind: Parameters<typeof newJob>[0], subject: object) =>
   newJob(kind, subject as never, { id: crypto.randomUUID(), ...place }, NOW) as never;
-const host = (method: string) => ({ 'follow.status': { state: 'absent' } })[method] ?? {};
+const ANSWERS: Record<string, object> = {
+  'follow.status': { state: 'absent' },
+  'change.apply': { reason: null, done: 1, schema: 'new', error: null, steps: [] },
+};
+const host = (method: string) => ANSWERS[method] ?? {};
 const asked: unknown[] = [];
 const saga = (kind: Parameters<typeof newJob>[0], subject: object) =>
   ({
@@ -756,6 +763,46 @@ const CASES: Record<string, Case> = {
     run: () => shareProject(member, { projectId: 'p', userId: 'u', role: 'viewer' }),
     change: () => db.delete(projectMembers).where(eq(projectMembers.projectId, 'p')),
   },
+  'the projects of a user with one share': {
+    change: () =>
+      db.batch([
+        db.delete(projectMembers).where(ne(projectMembers.projectId, 'p')),
+        db.update(projectMembers).set({ userId: ID.personUser }),
+      ]),
+    run: () => db.select({ id: projects.id }).from(projects).where(isOwn(db, ID.personUser)),
+    expected: [{ id: 'p' }],
+  },
+  'mail about drills that have failed elsewhere': {
+    change: async () => {
+      await db.update(hosts).set({
+        description: sql`json_set(coalesce(description, '{}'), '$.drills_since', ${NOW.toISOString()})`,
+      });
+      await db.update(projects).set({ createdAt: new Date(0) });
+      await recordDrill(db, DRILL);
+      await db.run(sql`insert into audit_events (id, name, actor_type, tenant_id, project_id, metadata, created_at)
+        select 'drill of ' || projects.id, audit_events.name, actor_type, 't', projects.id, json_set(metadata, '$.problem', 'log'), ${NOW.getTime() + 1}
+        from audit_events join projects where audit_events.id = ${ID.manual} and projects.id <> 'p'`);
+    },
+    run: async () => {
+      const mails: unknown[] = [];
+      const mail = { MAIL_API_URL: 'https://mail.example', ALERT_EMAIL: 'ops@example.com' };
+      const env = { ...ENVIRONMENT, ...mail, DB: binding };
+      const send = async (...call: unknown[]) => void mails.push(call);
+      await mailAboutDrills(env as never, send, NOW, 'p');
+      return mails;
+    },
+    expected: [],
+  },
+  'what can be recovered while others have moved': {
+    change: () =>
+      db.batch([
+        db.update(hosts).set({
+          description: sql`json_set(coalesce(description, '{}'), '$.recoverable_from', '2020', '$.drills_since', '2020')`,
+        }),
+        db.update(moves).set({ keptUntil: NOW }).where(ne(moves.projectId, 'p')),
+      ]),
+    run: () => projectViews(db).where(eq(projects.id, 'p')),
+  },
   'a project that is no longer shared': {
     run: () => unshareProject(member, { projectId: 'p', userId: 'u' }),
   },
@@ -1200,6 +1247,11 @@ const CHANGE_CASES: Record<string, Case> = {
         NOW,
       ),
   },
+  'the undo of a change while others apply': {
+    change: () => changesOfOthers({ state: 'applying' }),
+    run: async () => holds(undoOf(db, await change(), NOW).require[0]?.[0] as SQL),
+    expected: [{ holds: 1 }],
+  },
   'the rehearsal of a change': {
     run: async () =>
       reserveRehearsal(
@@ -1249,7 +1301,10 @@ const CHANGE_CASES: Record<string, Case> = {
     run: () => nextDueChange(db, 'p', NOW),
   },
   'the end of an application': {
-    change: () => db.update(changes).set({ state: 'applying', options: APPLYING, snapshotId: ID.manual }),
+    change: async () => {
+      await db.update(changes).set({ state: 'applying', options: APPLYING, snapshotId: ID.manual });
+      await changesOfOthers({ state: 'planned' });
+    },
     run: async () => {
       const ending = saga('change.apply', {
         branchId: ID.main,
@@ -1263,6 +1318,18 @@ const CHANGE_CASES: Record<string, Case> = {
   'approvals of a change': { run: () => holds(countedApprovals(ID.change)), expected: [{ holds: 1 }] },
   'approvals of a change by a member who was removed': {
     change: () => db.delete(organizationMembers).where(eq(organizationMembers.userId, ID.personUser)),
+    run: () => holds(countedApprovals(ID.change)),
+    expected: [{ holds: 0 }],
+  },
+  'approvals of a change by an operator of other projects': {
+    change: async () => {
+      await db
+        .update(organizationMembers)
+        .set({ role: 'operator' })
+        .where(eq(organizationMembers.userId, ID.personUser));
+      await db.run(sql`insert into project_members (project_id, user_id, role, created_at)
+        select id, ${ID.personUser}, 'operator', 0 from projects where id <> 'p' and tenant_id = 't'`);
+    },
     run: () => holds(countedApprovals(ID.change)),
     expected: [{ holds: 0 }],
   },
