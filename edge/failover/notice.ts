@@ -4,7 +4,7 @@ import { type DatabaseBinding, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 import { logEvent } from '../log.ts';
 import { repeatIfLost } from '../lost-object.ts';
-import { inOneLine, plainMail } from '../mail/mail.ts';
+import { plainMail } from '../mail/mail.ts';
 import { membersOf } from '../people/members.ts';
 import { readSettings } from '../settings.ts';
 
@@ -67,7 +67,7 @@ async function mailOwners(
   const people = await membersOf(openDatabase(env.DB), readSettings(env), tenantId);
   const owners = people.filter(({ accountRole, tokenRole }) => (accountRole ?? tokenRole) === 'owner');
   const addresses = [...new Set(owners.map(({ email }) => email))].slice(0, OWNERS_MAX);
-  const names = own.map(({ name }) => inOneLine(name));
+  const names = own.map(({ name }) => name);
   const mails = addresses.map((email) => failoverMail(email, names, survivedUntil));
   if (mails.length > 0) await repeatIfLost(() => coordinatorOf(env, first.id).sendMails(mails));
 }

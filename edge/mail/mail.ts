@@ -47,13 +47,16 @@ export async function sendMail(settings: Settings, mail: Mail, id: string): Prom
   throw PERMANENT_REJECTIONS.has(response.status) ? new MailRefused(reason) : new Error(reason);
 }
 
-/** A mail of paragraphs. @param paragraphs may contain text from users */
-export const plainMail = (to: string, subject: string, paragraphs: readonly string[]): Mail => ({
-  to,
-  subject,
-  text: `${paragraphs.join('\n\n')}\n`,
-  html: paragraphs.map((paragraph) => html`<p>${paragraph}</p>`).join('\n'),
-});
+/** A line break of a user's text would add a header, or a paragraph that seems to be the gateway's. */
+const inOneLine = (text: string): string => text.replaceAll(/[\s\p{C}]+/gu, ' ');
 
-/** A user's text in one line, for a subject. */
-export const inOneLine = (text: string): string => text.replaceAll(/[\s\p{C}]+/gu, ' ');
+/** A mail of paragraphs. @param paragraphs may contain text from users */
+export function plainMail(to: string, subject: string, paragraphs: readonly string[]): Mail {
+  const lines = paragraphs.map(inOneLine);
+  return {
+    to,
+    subject: inOneLine(subject),
+    text: `${lines.join('\n\n')}\n`,
+    html: lines.map((line) => html`<p>${line}</p>`).join('\n'),
+  };
+}

@@ -7,7 +7,7 @@ import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents, type ProjectRow, projectBranches, projects, users } from '../database/schema.ts';
 import { Turns } from '../jobs/turns.ts';
-import { inOneLine, type Mail, plainMail, sendsMail } from '../mail/mail.ts';
+import { type Mail, plainMail, sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
 import type { Settings } from '../settings.ts';
 
@@ -175,7 +175,7 @@ function blockMails(
     const key = `${block.branch_id} ${block.reason}`;
     if (!branch || !explanation || key in recent) continue;
     recent[key] = now;
-    const names = { project: inOneLine(project.name), branch: branch.branchName, projectId: project.id };
+    const names = { project: project.name, branch: branch.branchName, projectId: project.id };
     for (const to of recipients) mails.push(blockMail(to, names, block, explanation));
   }
   return { mails, mailed: recent };

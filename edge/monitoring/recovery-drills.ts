@@ -13,7 +13,7 @@ import {
 } from '../database/database.ts';
 import { auditEvents, hosts, projects, users } from '../database/schema.ts';
 import { logEvent } from '../log.ts';
-import { inOneLine, type Mail, plainMail, sendsMail } from '../mail/mail.ts';
+import { type Mail, plainMail, sendsMail } from '../mail/mail.ts';
 import { readSettings } from '../settings.ts';
 import { drillsSince, type ProjectView } from '../tenancy/project-access.ts';
 
@@ -177,13 +177,13 @@ const drillMail = (
   failed: string | null,
   isLate: boolean,
 ): Mail =>
-  plainMail(to, `Recoveries of ${inOneLine(name)} are not proven`, [
+  plainMail(to, `Recoveries of ${name} are not proven`, [
     ...(failed === null
       ? []
       : [
-          `The last drill recovered the main branch of project "${inOneLine(name)}" to an earlier time, and failed. ${failed}`,
+          `The last drill recovered the main branch of project "${name}" to an earlier time, and failed. ${failed}`,
         ]),
-    ...(isLate ? [`No drill of project "${inOneLine(name)}" has passed for two weeks.`] : []),
+    ...(isLate ? [`No drill of project "${name}" has passed for two weeks.`] : []),
     'A recovery of yours can fail too. Take snapshots before risky changes until a drill has passed. The page Recoveries of the console lists the drills. On the database host, branchgate-agent doctor says what is wrong.',
     `Project ${id}.`,
   ]);

@@ -1,6 +1,6 @@
 import { inGib, quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
 import type { ProjectRow } from '../database/schema.ts';
-import { inOneLine, type Mail, plainMail } from '../mail/mail.ts';
+import { type Mail, plainMail } from '../mail/mail.ts';
 
 /** Specification 6. */
 export interface StorageEvent {
@@ -48,9 +48,8 @@ const MEANING: Record<StorageEventName, string> = {
 };
 
 /** The e-mail for the operators. The name of the project is text from a user. */
-export function storageMail(event: StorageEvent, projectName: string, to: string): Mail {
+export function storageMail(event: StorageEvent, name: string, to: string): Mail {
   const { usage_percent, storage_used_gib, storage_quota_gib, project_id, timestamp } = event;
-  const name = inOneLine(projectName);
   const fact = `Project "${name}" uses ${usage_percent}% of its storage quota: ${storage_used_gib} of ${storage_quota_gib} GiB.`;
   return plainMail(to, `${event.event}: ${name} at ${usage_percent}%`, [
     fact,

@@ -1,4 +1,4 @@
-import type { Mail } from '../mail/mail.ts';
+import { type Mail, plainMail } from '../mail/mail.ts';
 import { type ChallengeKind, type ChallengeRequest, CODE_TTL_MS, INVITATION_TTL_MS } from './challenge.ts';
 
 const MINUTES = CODE_TTL_MS / 60_000;
@@ -10,8 +10,6 @@ const PURPOSE: Record<Exclude<ChallengeKind, 'invitation'>, string> = {
   password_reset: 'to set a new password',
   second_factor: 'to confirm your sign-in',
 };
-
-const escapeHtml = (text: string) => text.replace(/[&<>"']/g, (char) => `&#${char.charCodeAt(0)};`);
 
 interface MailText {
   subject: string;
@@ -75,10 +73,5 @@ export function signInMail(serviceName: string, request: ChallengeRequest, code:
     return code === null ? accountExistsText(serviceName) : codeText(serviceName, PURPOSE[kind], code);
   };
   const { subject, lines } = textOf();
-  return {
-    to: address,
-    subject,
-    text: `${lines.join('\n\n')}\n`,
-    html: lines.map((line) => `<p>${escapeHtml(line)}</p>`).join('\n'),
-  };
+  return plainMail(address, subject, lines);
 }
