@@ -5,7 +5,8 @@ import { type ProviderPersonRow, type ProviderRow, providerPeople } from '../dat
 import { type Database, insertIf, isThere } from '../database/database.ts';
 import { guardedWrite } from '../database/guarded-write.ts';
 import { auditEvents } from '../database/schema.ts';
-import { roleOf } from '../identity-providers/claims.ts';
+import { isAddressIn, roleOf } from '../identity-providers/claims.ts';
+import { verifiedDomains } from '../identity-providers/domains.ts';
 import { endPeople, groupsOf } from '../identity-providers/people.ts';
 import { USER_SCHEMA } from './attributes.ts';
 import { equality, predicateOf, readFilter } from './filter.ts';
@@ -113,12 +114,17 @@ export async function getUser(context: ScimContext, id: string): Promise<Result<
 const resourceOf = async ({ db, baseUrl }: ScimContext, person: ProviderPersonRow) =>
   toUser(person, await groupsOf(db, person.id), baseUrl);
 
-/** The columns that a user's body sets. */
-function columnsOf(
+/**
+ * The columns that a user's body sets. An address outside of the verified domains is stored as an attribute and never becomes
+ * the person's: sessions, invitations and mails of the gateway would carry it.
+ * @param before the person, if there is one
+ */
+async function columnsOf(
+  { db, provider }: ScimContext,
   body: UserBody,
-): Result<
-  Pick<ProviderPersonRow, 'userName' | 'externalId' | 'email' | 'active' | 'attributes'>,
-  ScimFailure
+  before?: ProviderPersonRow,
+): Promise<
+  Result<Pick<ProviderPersonRow, 'userName' | 'externalId' | 'email' | 'active' | 'attributes'>, ScimFailure>
 > {
   const attributes = Object.fromEntries(
     Object.entries(body).filter(([name, value]) => !NOT_STORED.includes(name) && value !== null),
@@ -126,8 +132,12 @@ function columnsOf(
   if (JSON.stringify(attributes).length > ATTRIBUTES_MAX)
     return fail(invalidValue('The user has too many attributes.'));
   const userName = body.userName.toLowerCase();
-  const emails = body.emails ?? [];
-  const email = (emails.find(({ primary }) => primary) ?? emails[0])?.value.toLowerCase() ?? userName;
+  const emails = (body.emails ?? []).toSorted(
+    (a, b) => Number(b.primary ?? false) - Number(a.primary ?? false),
+  );
+  const domains = await verifiedDomains(db, provider.id);
+  const addresses = [...emails.map(({ value }) => value.toLowerCase()), userName];
+  const email = addresses.find((address) => isAddressIn(domains, address)) ?? before?.email ?? userName;
   return ok({ userName, externalId: body.externalId ?? null, email, active: body.active, attributes });
 }
 
@@ -163,7 +173,7 @@ async function createOrAdopt(
   body: UserBody,
 ): Promise<Result<ScimResource, ScimFailure>> {
   const { db, provider, now } = context;
-  const columns = columnsOf(body);
+  const columns = await columnsOf(context, body);
   if (!columns.ok) return columns;
   const { userName, externalId, active } = columns.value;
   const isSame = or(
@@ -181,7 +191,7 @@ async function createOrAdopt(
     known.find((row) => externalId !== null && row.subject === externalId) ??
     known.find((row) => row.userName === userName) ??
     known.find((row) => row.externalId === externalId);
-  if (adopted) return write(context, adopted, columns.value, eventOf(context, 'person.created', adopted));
+  if (adopted) return writeBody(context, adopted, body, 'person.created');
   const person: ProviderPersonRow = {
     id: crypto.randomUUID(),
     providerId: provider.id,
@@ -258,10 +268,11 @@ async function writeBody(
   context: ScimContext,
   before: ProviderPersonRow,
   body: UserBody,
+  name: AuditName = nameOfChange(before, body),
 ): Promise<Result<ScimResource, ScimFailure>> {
-  const columns = columnsOf(body);
+  const columns = await columnsOf(context, body, before);
   if (!columns.ok) return columns;
-  return write(context, before, columns.value, eventOf(context, nameOfChange(before, columns.value), before));
+  return write(context, before, columns.value, eventOf(context, name, before));
 }
 
 export const replaceUser = (
