@@ -81,6 +81,13 @@ export const bucketOf = {
     bucket: named('tenant', tenantId),
     limit: 'invitations',
   }),
+  /** Apart, because anybody can ask for a sign-up. @param email in lower case */
+  unaskedMail: (kind: 'sign_up' | 'invitation', email: string): Bucket => ({
+    bucket: named('mailbox', kind, mailboxOf(email)),
+    limit: 'unasked_mails',
+  }),
+  ownerNotices: (tenantId: string): Bucket => ({ bucket: named('tenant', tenantId), limit: 'owner_notices' }),
+  alerts: (tenantId: string): Bucket => ({ bucket: named('tenant', tenantId), limit: 'alerts' }),
   clientRegistration: (address: string | null): Bucket => ({
     bucket: addressBucket(address),
     limit: 'client_registrations',
@@ -119,6 +126,13 @@ export const bucketOf = {
 /** The object that counts the open streams of a tenant. @param action that they take */
 export const streamsBucket = (tenantId: string, action: 'events.read' | 'metrics.read'): string =>
   action === 'events.read' ? named('streams', tenantId) : named('streams', tenantId, action);
+
+/** Many services deliver `a.da+x` to the mailbox of `ada`. */
+function mailboxOf(email: string): string {
+  const at = email.lastIndexOf('@');
+  const [name = ''] = email.slice(0, at).split('+');
+  return name.replaceAll('.', '') + email.slice(at);
+}
 
 const named = (...parts: string[]): string => JSON.stringify(parts);
 

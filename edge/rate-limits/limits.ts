@@ -95,6 +95,12 @@ export const LIMITS = {
   mails_of_address: { max: () => 200, windowSeconds: 3600, written: 'before_the_response' },
   // Invitations per tenant, because each is a mail to an address of the inviter's choice.
   invitations: { max: () => 50, windowSeconds: 3600, written: 'before_the_response' },
+  // Sign-ups, and invitations, for one mailbox, because nobody there has asked for them.
+  unasked_mails: { max: () => 10, windowSeconds: 86_400, written: 'before_the_response' },
+  // Changes that are mailed to all owners of a tenant.
+  owner_notices: { max: () => 10, windowSeconds: 3600, written: 'before_the_response' },
+  // Mails about the storage and the blocks of a tenant's projects, because a tenant can cause them at will.
+  alerts: { max: () => 30, windowSeconds: 3600, written: 'before_the_response' },
   // Registrations of OAuth clients per client address, because anybody can register.
   client_registrations: { max: () => 20, windowSeconds: 3600, written: 'before_the_response' },
   // Metadata documents of OAuth clients that the gateway fetches, per user and per client address, because the user

@@ -61,7 +61,7 @@ export interface EmailChallenge {
   signUp: (SignUp & { accountId: string; tenantId: string }) | null;
 }
 
-type FactorStep = 'first_factor' | 'second_factor';
+type FactorStep = 'first_factor' | 'invitation' | 'second_factor';
 
 /** Timestamps of what counts against a limit, in Unix milliseconds. */
 interface Counts {
@@ -85,22 +85,21 @@ const WRONG_ATTEMPTS = { max: 20, windowMs: 3_600_000 };
 
 /**
  * Counted separately: anyone can request codes of a first factor, which must not lock the owner out of the
- * second.
+ * second, nor keep an invitation from arriving.
  */
 const STEP_OF: Record<ChallengeKind, FactorStep> = {
   sign_up: 'first_factor',
-  invitation: 'first_factor',
+  invitation: 'invitation',
   magic_link: 'first_factor',
   password_reset: 'first_factor',
   second_factor: 'second_factor',
 };
 
+const noCounts = (): Counts => ({ mails: [], wrongTries: [] });
+
 export const emptyState = (): AddressState => ({
   challenges: [],
-  counts: {
-    first_factor: { mails: [], wrongTries: [] },
-    second_factor: { mails: [], wrongTries: [] },
-  },
+  counts: { first_factor: noCounts(), invitation: noCounts(), second_factor: noCounts() },
 });
 
 /** Every code is equally likely: numbers above the last multiple of the number of codes are rejected. */
@@ -122,7 +121,12 @@ export function withoutExpired({ challenges, counts }: AddressState, now: number
     challenges: challenges.filter(
       ({ expiresAt, waitingMailId }) => expiresAt > now || waitingMailId !== null,
     ),
-    counts: { first_factor: recent(counts.first_factor), second_factor: recent(counts.second_factor) },
+    counts: {
+      first_factor: recent(counts.first_factor),
+      // A state that an earlier release has stored has none.
+      invitation: recent(counts.invitation ?? noCounts()),
+      second_factor: recent(counts.second_factor),
+    },
   };
 }
 

@@ -39,7 +39,7 @@ export async function startSignUp(
   if (context.settings.SIGN_UP !== 'open') return fail({ code: 'SIGN_UP_CLOSED' });
   const other = await requireOtherWays(context, email);
   if (!other.ok) return other;
-  const counted = await enforceMailLimit(context);
+  const counted = await enforceUnaskedMail(context, 'sign_up', email);
   if (!counted.ok) return counted;
   const passwordHash = await hashPassword(password, context.settings.PASSWORD_COST);
   if (!passwordHash.ok) return passwordHash;
@@ -96,6 +96,19 @@ export async function enforceMailLimit({
 }: SignInContext): Promise<Result<null, Failure>> {
   if (!sendsMail(settings)) return fail({ code: 'MAIL_UNAVAILABLE' });
   return enforce(env, bucketOf.mailFrom(client.ip));
+}
+
+/**
+ * Limits mails to people who have not asked for them: each mailbox gets some a day, whoever sends them and whatever alias is used.
+ * @returns or MAIL_UNAVAILABLE, RATE_LIMITED
+ */
+export async function enforceUnaskedMail(
+  context: SignInContext,
+  kind: 'sign_up' | 'invitation',
+  email: string,
+): Promise<Result<null, Failure>> {
+  const counted = await enforceMailLimit(context);
+  return counted.ok ? enforce(context.env, bucketOf.unaskedMail(kind, email)) : counted;
 }
 
 interface MailedCode {

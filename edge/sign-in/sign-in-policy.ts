@@ -20,6 +20,8 @@ import { providerOfAddress } from '../identity-providers/domains.ts';
 import { hasActiveOwner } from '../identity-providers/people.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { plainMail, sendsMail } from '../mail/mail.ts';
+import { bucketOf } from '../rate-limits/buckets.ts';
+import { enforce } from '../rate-limits/limiter-client.ts';
 import { challengesOf } from './challenge.ts';
 import { holderOf, openCompanySession } from './company-sign-in.ts';
 import { type LoginResponse, loginResponse, signIn } from './first-factor.ts';
@@ -83,14 +85,14 @@ const hasTried = ({ tenantId, email, providerId }: Principal): SQL =>
         ),
       );
 
-const inDomainsOf = (tenantId: string): SQL =>
-  sql`substr(${accounts.email}, instr(${accounts.email}, '@') + 1) in
+const inDomainsOf = (tenantId: string, { email }: typeof accounts | typeof providerPeople): SQL =>
+  sql`substr(${email}, instr(${email}, '@') + 1) in
     (select domain from ${providerDomains} where tenant_id = ${tenantId} and verified_at is not null)`;
 
 /**
  * Requires the provider for the tenant's domains, or not any more. Requiring it makes a recovery code and ends
  * the sessions that members of these domains have without the provider, but for that of the request.
- * @returns or SSO_NOT_TRIED until the owner has signed in by it once
+ * @returns or SSO_NOT_TRIED until the owner has signed in by it once; RATE_LIMITED, because every owner gets a mail
  */
 export async function changePolicy(
   context: SignInContext,
@@ -101,12 +103,14 @@ export async function changePolicy(
   const { tenantId } = principal;
   const before = await readPolicy(db, tenantId);
   if (before.sso_required === required) return ok({ ...before, recovery_code: null });
+  const counted = await enforce(context.env, bucketOf.ownerNotices(tenantId));
+  if (!counted.ok) return counted;
   const now = context.now();
   const code = required ? newRecoveryCode() : null;
   const recoveryHash = code === null ? null : await hashOf(tenantId, code);
   const about = { metadata: { from: before.sso_required, to: required } };
   const event = auditEvent('sign_in_policy.changed', actorWith(client, principal), about, now);
-  const ofDomains = and(eq(accounts.tenantId, tenantId), inDomainsOf(tenantId));
+  const ofDomains = and(eq(accounts.tenantId, tenantId), inDomainsOf(tenantId, accounts));
   const written = await guardedWrite(db, {
     decides: [auditEvents, event],
     require: [[required ? hasTried(principal) : sql`true`, 'SSO_NOT_TRIED']],
@@ -152,6 +156,8 @@ export async function replaceOwnerCode(
 ): Promise<Result<Changed, Failure>> {
   const { db, client } = context;
   const { tenantId } = principal;
+  const counted = await enforce(context.env, bucketOf.ownerNotices(tenantId));
+  if (!counted.ok) return counted;
   const code = newRecoveryCode();
   const recoveryHash = await hashOf(tenantId, code);
   const now = context.now();
@@ -169,16 +175,30 @@ export async function replaceOwnerCode(
   return ok({ ...(await readPolicy(db, tenantId)), recovery_code: code });
 }
 
-/** The addresses of the owners: of accounts, and of people of a provider. */
+/** Owners who get a notice, the oldest ones, so that new ones cannot take their place. */
+const NOTIFIED_OWNERS_MAX = 50;
+
+/**
+ * The addresses of the owners: of accounts, and of people of a provider. SCIM can name people by any address, and those outside
+ * of the verified domains are of strangers.
+ */
 async function ownersOf(db: Database, tenantId: string): Promise<string[]> {
   const [own, people] = await Promise.all([
     db
       .select({ email: accounts.email })
       .from(accounts)
-      .where(and(eq(accounts.tenantId, tenantId), eq(accounts.role, 'owner'))),
-    db.select({ email: providerPeople.email }).from(providerPeople).where(hasActiveOwner(tenantId)),
+      .where(and(eq(accounts.tenantId, tenantId), eq(accounts.role, 'owner')))
+      .orderBy(accounts.createdAt)
+      .limit(NOTIFIED_OWNERS_MAX),
+    db
+      .select({ email: providerPeople.email })
+      .from(providerPeople)
+      .where(and(hasActiveOwner(tenantId), inDomainsOf(tenantId, providerPeople)))
+      .orderBy(providerPeople.createdAt)
+      .limit(NOTIFIED_OWNERS_MAX),
   ]);
-  return [...new Set([...own, ...people].map(({ email }) => email.toLowerCase()))];
+  const addresses = new Set([...own, ...people].map(({ email }) => email.toLowerCase()));
+  return [...addresses].slice(0, NOTIFIED_OWNERS_MAX);
 }
 
 async function notifyOwners(

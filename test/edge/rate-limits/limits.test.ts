@@ -31,6 +31,9 @@ test("the specification's limits are per minute, those of rotations and sign-in 
     wrong_codes_of_address: 100,
     mails_of_address: 200,
     invitations: 50,
+    unasked_mails: 10,
+    owner_notices: 10,
+    alerts: 30,
     client_registrations: 20,
     client_documents: 20,
     client_documents_of_address: 60,
@@ -52,7 +55,7 @@ test("the specification's limits are per minute, those of rotations and sign-in 
     'failed_platform_secret',
   ];
   for (const [name, { windowSeconds }] of Object.entries(LIMITS)) {
-    const ofOthers = { page_renewals: 10, single_use: 7200 }[name] ?? 3600;
+    const ofOthers = { page_renewals: 10, single_use: 7200, unasked_mails: 86_400 }[name] ?? 3600;
     expect(windowSeconds, name).toBe(byTheMinute.includes(name) ? 60 : ofOthers);
   }
 });

@@ -97,7 +97,7 @@ describe('a known and an unknown address cause the same work', () => {
     [
       'a sign-up',
       (context, email) => startSignUp(context, { name: 'Ada', email, password: PASSWORD }),
-      { scrypt: 1, 'D1: select': 2, 'RateLimiter.consume': 1, Challenges: 1 },
+      { scrypt: 1, 'D1: select': 2, 'RateLimiter.consume': 2, Challenges: 1 },
     ],
     ['a magic link', startMagicLink, { scrypt: 0, 'D1: select': 2, 'RateLimiter.consume': 1, Challenges: 1 }],
     [
@@ -137,7 +137,7 @@ describe('a known and an unknown address cause the same work', () => {
         'D1: select': 2,
         'D1: insert': 2,
         'D1: delete': 1,
-        'RateLimiter.consume': 2,
+        'RateLimiter.consume': 3,
         Challenges: 1,
       },
     ],
