@@ -70,7 +70,8 @@ import { type MoveRequest, reserveMove } from '../moves/reserve.ts';
 import { objectName } from '../object-name.ts';
 import { type ProjectRequest, reserveProject } from '../projects/create-project.ts';
 import { markProjectDeleting, type ProjectDeletion } from '../projects/delete-project.ts';
-import type { Limiters } from '../rate-limits/limiter-client.ts';
+import { bucketOf } from '../rate-limits/buckets.ts';
+import { enforce, type Limiters } from '../rate-limits/limiter-client.ts';
 import { readSettings } from '../settings.ts';
 import { type EndRequest, reserveEnd } from '../sources/end.ts';
 import { recordObservation } from '../sources/record.ts';
@@ -142,12 +143,18 @@ export class ProjectCoordinator extends DurableObject<CoordinatorEnv> implements
     void state.blockConcurrencyWhile(() => this.#alarm.recall());
     const wakeAt = (timestamp: number) => this.#alarm.wakeAt(timestamp);
     this.#outbox = new Outbox({ storage, settings, wakeAt, waitUntil });
-    this.#blocks = new BlockRecorder({ db: this.#db, storage, settings, outbox: this.#outbox });
+    // A counter that is away holds back no mail.
+    const mayAlert = async (tenantId: string) => {
+      const counted = await enforce(env, bucketOf.alerts(tenantId));
+      return counted.ok || counted.failure.code !== 'RATE_LIMITED';
+    };
+    this.#blocks = new BlockRecorder({ db: this.#db, storage, settings, outbox: this.#outbox, mayAlert });
     this.quota = new StorageQuota({
       db: this.#db,
       storage,
       settings,
       outbox: this.#outbox,
+      mayAlert,
       measurements: this.measurements,
     });
     this.#events = new ProjectEvents({

@@ -198,6 +198,8 @@ interface BlockRecorderOptions {
   storage: DurableObjectStorage;
   settings: () => Settings;
   outbox: Outbox;
+  /** Counts a mail about a project of this tenant. @returns whether it may be sent */
+  mayAlert: (tenantId: string) => Promise<boolean>;
 }
 
 /** Storage key of the last observation, until it is recorded and its mails are in the outbox. */
@@ -247,7 +249,7 @@ export class BlockRecorder {
   }
 
   async #store({ observed, hostId }: Pending): Promise<void> {
-    const { db, storage, settings, outbox } = this.#options;
+    const { db, storage, settings, outbox, mayAlert } = this.#options;
     const subject = await readBlockSubject(db, observed.project_id);
     // A host may only report its own projects.
     if (!subject || (hostId ?? subject.project.hostId) !== subject.project.hostId) return;
@@ -261,8 +263,10 @@ export class BlockRecorder {
     const known = storage.kv.get<MailedBlocks>(MAILED) ?? {};
     const { mails, mailed } = blockMails(subject, observed, { ...sending, mailed: known });
     if (mails.length === 0) return;
+    const admitted: Mail[] = [];
+    for (const mail of mails) if (await mayAlert(subject.project.tenantId)) admitted.push(mail);
     // The mails and the record that they were sent are one write, because nothing is awaited between them.
     storage.kv.put(MAILED, mailed);
-    for (const mail of mails) outbox.put(mail, now.getTime());
+    for (const mail of admitted) outbox.put(mail, now.getTime());
   }
 }

@@ -126,6 +126,8 @@ interface StorageQuotaOptions {
   storage: DurableObjectStorage;
   settings: () => Settings;
   outbox: Outbox;
+  /** Counts a mail about a project of this tenant. @returns whether it may be sent */
+  mayAlert: (tenantId: string) => Promise<boolean>;
   measurements: Pick<MeasurementStore, 'load' | 'last'>;
 }
 
@@ -188,7 +190,7 @@ export class StorageQuota {
       const used = this.#used(current);
       const state = evaluateStorage(project.storageState, used, quotaBytes(project.storageQuotaGib));
       if (!(await storeStorageUsage(db, project, { used, state }, now))) continue;
-      this.#sendEvents(project, { used, state }, now);
+      await this.#sendEvents(project, { used, state }, now);
       return { hostId: project.hostId, used, state };
     }
     return null;
@@ -314,22 +316,30 @@ export class StorageQuota {
     return this.#options.measurements.last() !== null || Object.keys(this.#knownSizes()).length > 0;
   }
 
-  #sendEvents(project: ProjectRow, { used, state }: { used: number; state: StorageState }, now: Date): void {
-    const { storage, settings, outbox } = this.#options;
-    const sent = storage.kv.get<StorageEventName[]>(SENT_EVENTS) ?? [];
+  async #sendEvents(
+    project: ProjectRow,
+    { used, state }: { used: number; state: StorageState },
+    now: Date,
+  ): Promise<void> {
+    const { storage, settings, outbox, mayAlert } = this.#options;
+    const sent = () => storage.kv.get<StorageEventName[]>(SENT_EVENTS) ?? [];
     if (state === 'normal') {
-      if (sent.length > 0) storage.kv.delete(SENT_EVENTS);
+      if (sent().length > 0) storage.kv.delete(SENT_EVENTS);
       return;
     }
-    const unsent = EVENTS_OF_STATE[state].filter((name) => !sent.includes(name));
-    if (unsent.length === 0) return;
-    // The e-mails and the record that they were sent are one write, because nothing is awaited between them.
-    storage.kv.put(SENT_EVENTS, [...sent, ...unsent]);
-    for (const name of unsent) {
+    const unsent = () => EVENTS_OF_STATE[state].filter((name) => !sent().includes(name));
+    const { ALERT_EMAIL } = settings();
+    const mayMail = new Set<StorageEventName>();
+    if (ALERT_EMAIL && sendsMail(settings()))
+      for (const name of unsent()) if (await mayAlert(project.tenantId)) mayMail.add(name);
+    // The e-mails and the record that they were sent are one write, because nothing is awaited from here on.
+    const names = unsent();
+    if (names.length === 0) return;
+    storage.kv.put(SENT_EVENTS, [...sent(), ...names]);
+    for (const name of names) {
       const { event, ...fields } = storageEvent(name, project, used, now);
       logSpecifiedEvent(event, fields);
-      const { ALERT_EMAIL } = settings();
-      if (!ALERT_EMAIL || !sendsMail(settings())) continue;
+      if (!ALERT_EMAIL || !mayMail.has(name)) continue;
       outbox.put(storageMail({ event, ...fields }, project.name, ALERT_EMAIL), now.getTime());
     }
   }

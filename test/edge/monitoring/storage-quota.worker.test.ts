@@ -232,6 +232,26 @@ describe('mails', () => {
     expect(subjects()).toHaveLength(length);
   });
 
+  test('of a tenant that moves its quota up and down are 30 an hour, and those of others arrive', async () => {
+    const ofTenant = (tenantId: string) =>
+      project.db.update(projects).set({ tenantId }).where(eq(projects.id, project.id));
+    await ofTenant('flooding');
+    await project.measure({ [main]: 500 });
+    for (let n = 0; n < 20; n++) {
+      for (const mib of [1000, 200]) {
+        await project.setQuota(mib);
+        await project.evaluate();
+      }
+    }
+    await eventually(async () => expect((await project.inspect()).kept.outbox).toBeUndefined());
+    expect(subjects()).toHaveLength(30);
+    await ofTenant('another');
+    await project.setQuota(1000);
+    await project.evaluate();
+    await project.measure({ [main]: 900 });
+    await eventually(async () => expect(subjects()).toHaveLength(31));
+  });
+
   test('what an object could not send before a crash is sent after the next measurement', async () => {
     // As if it had crashed after the state was stored and before anything was sent.
     await project.db.update(projects).set({ storageState: 'warning' }).where(eq(projects.id, project.id));

@@ -991,6 +991,7 @@ const CASES: Record<string, Case> = {
         storage: storage(),
         settings: () => SETTINGS,
         outbox: {} as never,
+        mayAlert: async () => true,
       }).record(report as never);
     },
     expected: { thrown: 'project p has changed while its blocks were recorded' },
