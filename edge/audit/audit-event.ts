@@ -44,6 +44,41 @@ function authorOf({ userId, email, machine }: AuditActor) {
  */
 export type AuditName = (typeof AUDIT_NAMES)[number] | `${string}.cli.login`;
 
+/** Characters of the JSON of an event's metadata: 50 changes of rows with ordinary names and keys. */
+const METADATA_MAX = 8192;
+
+function cut(value: unknown, length: number): unknown {
+  if (typeof value === 'string') return value.slice(0, length);
+  if (typeof value !== 'object' || value === null) return value;
+  let left = length;
+  const fits = (part: unknown) => {
+    left -= JSON.stringify(part)?.length ?? 0;
+    return left >= 0;
+  };
+  return Array.isArray(value) ? value.filter(fits) : Object.fromEntries(Object.entries(value).filter(fits));
+}
+
+const sizeOf = (value: unknown) =>
+  typeof value === 'string' ? value.length : Object.keys(value as object).length;
+
+/**
+ * Cuts metadata, most of which has texts of a request, because all tenants share the space of D1. `shortened` says how many
+ * entries or characters each cut value had. The record of a deleted branch stays whole: no other copy of it exists.
+ */
+export function boundedMetadata({ record, ...metadata }: Record<string, unknown>): Record<string, unknown> {
+  const whole = record === undefined ? metadata : { ...metadata, record };
+  if (JSON.stringify(metadata).length <= METADATA_MAX) return whole;
+  const entries = Object.entries(metadata);
+  const share = Math.floor(METADATA_MAX / entries.length);
+  const isLong = ([, value]: [string, unknown]) => (JSON.stringify(value)?.length ?? 0) > share;
+  const long = entries.filter(isLong);
+  return {
+    ...whole,
+    ...Object.fromEntries(long.map(([name, value]) => [name, cut(value, share)])),
+    shortened: Object.fromEntries(long.map(([name, value]) => [name, sizeOf(value)])),
+  };
+}
+
 type AuditRow = typeof auditEvents.$inferInsert;
 
 /**
@@ -66,7 +101,7 @@ export function auditEvent(
     ip: actor.ip,
     userAgent: actor.userAgent,
     requestId: actor.requestId,
-    metadata: about.metadata ?? {},
+    metadata: boundedMetadata(about.metadata ?? {}),
     createdAt: now,
   };
 }

@@ -1,7 +1,7 @@
 import { eq } from 'drizzle-orm';
 import type { FailureCode } from '../../shared/failures.ts';
 import type { RowId } from '../../shared/protocol/tables.ts';
-import { type AuditName, auditEvent } from '../audit/audit-event.ts';
+import { type AuditName, auditEvent, boundedMetadata } from '../audit/audit-event.ts';
 import type { Actor } from '../database/column-types.ts';
 import { isOfTenant } from '../database/conditions.ts';
 import type { Database } from '../database/database.ts';
@@ -60,14 +60,17 @@ export async function auditedWork<T>(
     const done = await run();
     if (done.metadata === null) await db.delete(auditEvents).where(isEvent);
     else if (done.metadata !== metadata)
-      await db.update(auditEvents).set({ metadata: done.metadata }).where(isEvent);
+      await db
+        .update(auditEvents)
+        .set({ metadata: boundedMetadata(done.metadata) })
+        .where(isEvent);
     return done.result;
   } catch (error) {
     const failure = error instanceof ApiError ? error.failure.code : null;
     if (failure && keptAfter.includes(failure))
       await db
         .update(auditEvents)
-        .set({ metadata: { ...metadata, failure } })
+        .set({ metadata: boundedMetadata({ ...metadata, failure }) })
         .where(isEvent);
     else if (failure && REFUSALS.has(failure)) await db.delete(auditEvents).where(isEvent);
     throw error;

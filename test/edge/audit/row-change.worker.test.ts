@@ -1,5 +1,6 @@
 import { eq } from 'drizzle-orm';
 import { beforeEach, expect, test } from 'vitest';
+import { auditEvent } from '../../../edge/audit/audit-event.ts';
 import { auditEvents } from '../../../edge/database/schema.ts';
 import { ApiError } from '../../../edge/errors.ts';
 import { auditedRowChange } from '../../../edge/routes/audited-work.ts';
@@ -47,6 +48,34 @@ test('the event is stored before the host is called, with names and keys, which 
   };
   expect(seen).toEqual([event]);
   expect(await stored()).toEqual([event]);
+});
+
+test('an event has at most 9,000 characters, whatever a request names, and says how much there was', async () => {
+  const length = async () => JSON.stringify(await stored()).length;
+  const ids = Array.from({ length: 50 }, (_, n) => Array(32).fill(String(n).padEnd(200, 'x')));
+  const change = { ...changeOf(ids), primaryKey: Array.from({ length: 32 }, (_, n) => `column_${n}`) };
+  await auditedRowChange(db, ACTOR, change, async () => {
+    expect(await length()).toBeLessThan(9000);
+    return { result: null, changed: ids.slice(1) };
+  });
+  expect(await length()).toBeLessThan(9000);
+  const [event] = (await stored()) as unknown as { shortened: object; schema: string }[];
+  expect(event).toMatchObject({ schema: 'public', table: 'book', shortened: { ids: 49 } });
+});
+
+test('an event about 50 rows with ordinary keys is whole', async () => {
+  const ids = Array.from({ length: 50 }, () => [crypto.randomUUID(), crypto.randomUUID()]);
+  await auditedRowChange(db, ACTOR, changeOf(ids), async () => ({ result: null, changed: ids }));
+  expect(await stored()).toEqual([{ name: 'row.deleted', ...NAMES, primary_key: ['isbn'], ids }]);
+});
+
+test('the record of a deleted branch is whole, beside texts that are not', async () => {
+  const record = { id: 'b', labels: { text: 'y'.repeat(20_000) } };
+  const about = { projectId, metadata: { branch_name: 'x'.repeat(20_000), count: 3, nothing: null, record } };
+  await db.insert(auditEvents).values(auditEvent('branch.deleted', ACTOR, about, new Date()));
+  const [event] = (await stored()) as unknown as { branch_name: string }[];
+  expect(event).toMatchObject({ count: 3, nothing: null, record, shortened: { branch_name: 20_000 } });
+  expect(event?.branch_name.length).toBeLessThan(9000);
 });
 
 test('only rows that were changed are recorded', async () => {
