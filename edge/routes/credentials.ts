@@ -29,7 +29,7 @@ import {
 } from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { type AppContext, actorOf, connectingIp } from '../pipeline/context.ts';
-import { enforceRequestLimit } from '../pipeline/limits.ts';
+import { countAsWrite, enforceRequestLimit } from '../pipeline/limits.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { addressOf } from '../projects/dns-names.ts';
@@ -167,6 +167,7 @@ router.openapi(
   }),
   async (c) => {
     const { role = 'default', other_address: otherAddress = null } = c.req.valid('query');
+    countAsWrite(c);
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
     const audited = auditedView(databaseOf(c), branch, role, actorOf(c), new Date());
