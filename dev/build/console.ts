@@ -33,8 +33,11 @@ const policy = (origins: readonly string[]) =>
 
 const EVERY_PAGE = {
   'Cross-Origin-Opener-Policy': 'same-origin',
+  'Cross-Origin-Resource-Policy': 'same-origin',
   'Permissions-Policy': 'camera=(), geolocation=(), microphone=()',
   'Referrer-Policy': 'no-referrer',
+  // As the API sends it. Somebody who opens the name of the console by http alone would otherwise get a forged page.
+  'Strict-Transport-Security': 'max-age=15552000; includeSubDomains',
   'X-Content-Type-Options': 'nosniff',
   'X-Frame-Options': 'DENY',
 };

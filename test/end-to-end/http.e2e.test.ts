@@ -51,6 +51,13 @@ describe('every response', () => {
     ['/api/v1/projects', 200],
     ['/api/v1/nowhere', 404],
     ['/platform/v1/hosts', 401],
+    ['/api/v1/auth/oauth/authorize', 400],
+    ['/api/v1/auth/login', 404],
+    ['/', 200],
+    ['/authorize', 200],
+    ['/projects/nowhere/tables', 200],
+    ['/icon.svg', 200],
+    ['/assets/missing.js', 404],
   ])('of %s has the security headers', async (path, status) => {
     const { headers, ...response } = await send(path);
     expect(response.status).toBe(status);
@@ -59,6 +66,8 @@ describe('every response', () => {
     expect(headers.get('referrer-policy')).toBe('no-referrer');
     expect(headers.get('strict-transport-security')).toMatch(/^max-age=\d{8}/);
     expect(headers.get('x-powered-by')).toBeNull();
+    // Nothing that a tenant has named becomes a script, a style, a frame, a base or a target of a form.
+    expect(headers.get('content-security-policy')).not.toMatch(/unsafe-|\*|https?:(?!\/\/\S)/);
   });
 
   test.each(['abcdefgh', 'a.b-c_d.0', 'x'.repeat(128), crypto.randomUUID()])(
