@@ -98,7 +98,10 @@ export async function describeHost(host: InventoryHost): Promise<HostDescription
 
 const sha256 = (text: string) => createHash('sha256').update(text).digest('hex');
 
-/** The newest reports of logins that had changed themselves. */
+/**
+ * The newest reports of logins that had changed themselves, in turn of each project: otherwise a tenant with ten branches could
+ * push out those of another one.
+ */
 async function readRestoredLogins(
   postgres: Pool,
 ): Promise<MethodResult<'inventory.digest'>['restored_logins']> {
@@ -109,8 +112,10 @@ async function readRestoredLogins(
     password: boolean;
     settings: string[];
   }>(
-    `SELECT id, branch_id, login, password, settings[1:100] AS settings FROM restored_login
-     ORDER BY restored_at DESC LIMIT ${RESTORED_LOGINS_MAX}`,
+    `SELECT id, branch_id, login, password, restored_login.settings[1:100] AS settings
+     FROM restored_login JOIN branch USING (branch_id)
+     ORDER BY row_number() OVER (PARTITION BY project_id ORDER BY restored_at DESC), restored_at DESC
+     LIMIT ${RESTORED_LOGINS_MAX}`,
   );
   return rows.flatMap(({ login, settings, ...row }) => {
     const role = BRANCH_ROLES.find((role) => loginName(row.branch_id, role) === login);

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import type pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { LoginWatch } from '../../../agent/access/watch-logins.ts';
@@ -93,6 +94,31 @@ export function describeWatchedLogins(host: () => TestHost): void {
       });
     },
   );
+
+  test('a tenant that changes its logins in many branches does not push out the report of another one', async () => {
+    await run('read_write', "alter role current_user set statement_timeout = '1ms'");
+    await watch.poll();
+    const flooding = randomUUID();
+    const branches = Array.from({ length: 12 }, () => randomUUID());
+    for (const id of branches) {
+      const login = loginName(id, 'owner');
+      await servers.query(
+        'INSERT INTO branch (branch_id, project_id, job_id, database) VALUES ($1, $2, $1, $3)',
+        [id, flooding, `db_${id}`],
+      );
+      await servers.query(
+        `INSERT INTO restored_login (branch_id, login, password, settings)
+         SELECT $1, $2, false, '{work_mem}' FROM generate_series(1, 10)`,
+        [id, login],
+      );
+    }
+    const { restored_logins: reported } = await runOperation(servers.host, 'inventory.digest', {});
+    await servers.query('DELETE FROM branch WHERE project_id = $1', [flooding]);
+    expect(reported).toHaveLength(100);
+    expect(reported.filter(({ branch_id }) => branch_id === main.branch_id)).toMatchObject([
+      { role: 'read_write', settings: ['statement_timeout'] },
+    ]);
+  });
 
   test.each(['sync', 'async'] as const)(
     'a login cannot change the durability %s of its project',
