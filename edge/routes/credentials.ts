@@ -159,7 +159,7 @@ router.openapi(
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/credentials',
     summary: 'Get the connection URLs of a branch',
     description:
-      'The URLs contain passwords. Because these allow writing to the database, the write scope is required, and each call is recorded in the audit log.',
+      'The URLs contain passwords. Because these allow writing to the database, the write scope is required, and each call is recorded in the audit log and counts as a write too.',
     tags,
     request: { params: BranchRefParams, query: CredentialsQuery },
     responses: { 200: response('The connection URLs.', Credentials) },

@@ -306,7 +306,7 @@ router.openapi(
     path: '/api/v1/tenant',
     summary: 'Require the identity provider of the tenant, or not any more',
     description:
-      'Refused until you have signed in by it once. Then members with an address in a verified domain can use nothing else, and their other sessions end. The response has a recovery code for the day on which the provider is away.',
+      'Refused until you have signed in by it once. Then members with an address in a verified domain can use nothing else, and their other sessions end. The response has a recovery code for the day on which the provider is away. Every owner gets a mail, so this is limited to 10 changes an hour.',
     tags,
     request: {
       body: jsonBody(z.strictObject({ sso_required: z.boolean() }).meta({ example: { sso_required: true } })),

@@ -237,7 +237,7 @@ router.openapi(
     path: '/api/v1/invitations',
     summary: 'Invite a person to the tenant',
     description:
-      'Mails a code that is valid once and for 7 days. Only an owner can invite an owner. The response is the same for an address that has an account in another tenant; its owner is notified by mail. A tenant can send 50 invitations per hour, and an address gets at most 5 mails in 15 minutes.',
+      'Mails a code that is valid once and for 7 days. Only an owner can invite an owner. The response is the same for an address that has an account in another tenant; its owner is notified by mail. A tenant can send 50 invitations per hour. An address gets at most 5 mails in 15 minutes, and a mailbox 10 invitations a day.',
     tags,
     request: { headers: IdempotencyHeader, body: jsonBody(NewInvitation) },
     responses: { 201: response('The open invitation.', Invitation, 'Idempotency-Replayed') },

@@ -130,7 +130,7 @@ router.openapi(
     path: '/api/v1/auth/signup',
     summary: 'Sign up for an account',
     description:
-      'Mails a code to the address. Submit the code to `magic-link/verify` to create the account. The response is the same if the address already has an account; its owner is then notified by mail.',
+      'Mails a code to the address. Submit the code to `magic-link/verify` to create the account. The response is the same if the address already has an account; its owner is then notified by mail. Limited to 10 a day for a mailbox.',
     tags,
     request: { body: jsonBody(SignUp) },
     responses: { 202: response('The mail will be sent.', SignedUp) },
