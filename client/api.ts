@@ -503,7 +503,7 @@ export interface paths {
         };
         /**
          * Get the connection URLs of a branch
-         * @description The URLs contain passwords. Because these allow writing to the database, the write scope is required, and each call is recorded in the audit log and counts as a write too.
+         * @description The URLs contain passwords. Because these allow writing to the database, the write scope is required, and each call is recorded in the audit log.
          */
         get: operations["getCredentials"];
         put?: never;

@@ -107,17 +107,6 @@ export async function enforceRequestLimit(c: AppContext, bucket: Bucket): Promis
   await requireAdmission(c);
 }
 
-/** Counts a read that writes an audit event as a write too, concurrently with what it reads. */
-export function countAsWrite(c: AppContext): void {
-  const written = count(c, bucketOf.tenant(c.var.principal.tenantId, { method: 'POST', path: c.req.path }));
-  const both = Promise.all([c.var.limitDecision, written]);
-  governRequest(
-    c,
-    c.var.limitBucket,
-    both.then(([own, write]) => (write.admitted ? own : write)),
-  );
-}
-
 /**
  * Counts a request with an unknown project id against the tenant, because invented ids would each have their
  * own count.

@@ -29,7 +29,7 @@ import {
 } from '../idempotency/idempotency-key.ts';
 import { repeatIfLost } from '../lost-object.ts';
 import { type AppContext, actorOf, connectingIp } from '../pipeline/context.ts';
-import { countAsWrite, enforceRequestLimit } from '../pipeline/limits.ts';
+import { enforceRequestLimit } from '../pipeline/limits.ts';
 import { operation, operations, optionalJsonBody, response } from '../pipeline/operation.ts';
 import { databaseOf } from '../pipeline/replica-choice.ts';
 import { addressOf } from '../projects/dns-names.ts';
@@ -159,7 +159,7 @@ router.openapi(
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/credentials',
     summary: 'Get the connection URLs of a branch',
     description:
-      'The URLs contain passwords. Because these allow writing to the database, the write scope is required, and each call is recorded in the audit log and counts as a write too.',
+      'The URLs contain passwords. Because these allow writing to the database, the write scope is required, and each call is recorded in the audit log.',
     tags,
     request: { params: BranchRefParams, query: CredentialsQuery },
     responses: { 200: response('The connection URLs.', Credentials) },
@@ -167,7 +167,6 @@ router.openapi(
   }),
   async (c) => {
     const { role = 'default', other_address: otherAddress = null } = c.req.valid('query');
-    countAsWrite(c);
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
     const audited = auditedView(databaseOf(c), branch, role, actorOf(c), new Date());
