@@ -54,7 +54,7 @@ const Rehearsal = RehearsalRecord.extend({
 }).meta({ id: 'Rehearsal' });
 
 /** Versions of the server of the rehearsal, and of the database that `main` comes from. */
-const versionsOf = (db: Database, projectId: string) =>
+export const versionsOf = (db: Database, projectId: string) =>
   db
     .select({
       server_version: sql<string | null>`json_extract(${hosts.description}, '$.postgres_version')`,

@@ -99,6 +99,7 @@ import { changeProject } from '../../../edge/projects/change-project.ts';
 import { createProjectJob } from '../../../edge/projects/create-project.ts';
 import { markProjectDeleting } from '../../../edge/projects/delete-project.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
+import { versionsOf } from '../../../edge/routes/rehearsals.ts';
 import type { Settings } from '../../../edge/settings.ts';
 import { confirmSession } from '../../../edge/sign-in/company-session.ts';
 import { openSession, renewSession } from '../../../edge/sign-in/sessions.ts';
@@ -1036,6 +1037,10 @@ const CASES: Record<string, Case> = {
       await recordDrill(db, DRILL);
       return drillsOf(db, 'p');
     },
+  },
+  'the version of what a project follows': {
+    change: () => db.update(follows).set({ source: sql`json_set(source, '$.version', project_id)` }),
+    run: () => versionsOf(db, 'p'),
   },
   'whether a project follows': {
     change: () => db.delete(follows).where(eq(follows.projectId, 'p')),
