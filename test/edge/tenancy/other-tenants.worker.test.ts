@@ -665,6 +665,21 @@ const CASES: Record<string, Case> = {
     run: () => newGrant({}),
     expected: { ok: true },
   },
+  'another client of a person with as many of a former tenant as are allowed': {
+    change: async () => {
+      const [grant] = await db.select().from(oauthGrants).where(eq(oauthGrants.id, ID.personGrant));
+      if (!grant) throw new Error('no grant');
+      const former = () => ({
+        ...grant,
+        id: crypto.randomUUID(),
+        codeHash: crypto.randomUUID(),
+        tenantId: 'elsewhere',
+      });
+      await insertAllIf(db, oauthGrants, Array.from({ length: 50 }, former), sql`true`);
+    },
+    run: () => newGrant({}),
+    expected: { ok: true },
+  },
   'a refresh token of a person of a provider': {
     ofTenant: true,
     run: () => refreshed(ID.personGrant),
@@ -687,20 +702,13 @@ const CASES: Record<string, Case> = {
   },
   'a code that is exchanged': {
     ofTenant: true,
-    run: async () => {
-      const codeChallenge = await challengeOf('verifier');
-      await db
-        .update(oauthGrants)
-        .set({ codeHash: await sha256('code'), refreshId: null, codeChallenge, codeExpiresAt: at(60) })
-        .where(eq(oauthGrants.id, ID.personGrant));
-      return exchangeCode(withDatabase(), {
-        code: 'code',
-        client_id: CLIENT_OF_GRANT,
-        redirect_uri: 'https://agent.example/callback',
-        code_verifier: 'verifier',
-      });
-    },
+    run: () => exchanged(),
     expected: { ok: true },
+  },
+  'a code of a person who has left the tenant': {
+    change: () => db.update(users).set({ tenantId: 'elsewhere' }).where(eq(users.id, ID.personUser)),
+    run: () => exchanged(),
+    expected: { ok: false, failure: { code: 'invalid_grant' } },
   },
   'another masking key': { run: async () => written([(await replacingKey(db, KEYS, 'p', NOW))(sql`true`)]) },
   'the masking key of a preview': {
@@ -1133,6 +1141,19 @@ const newGrant = (consent: object) =>
     { ...actor, userId: ID.personUser },
     NOW,
   );
+async function exchanged() {
+  const codeChallenge = await challengeOf('verifier');
+  await db
+    .update(oauthGrants)
+    .set({ codeHash: await sha256('code'), refreshId: null, codeChallenge, codeExpiresAt: at(60) })
+    .where(eq(oauthGrants.id, ID.personGrant));
+  return exchangeCode(withDatabase(), {
+    code: 'code',
+    client_id: CLIENT_OF_GRANT,
+    redirect_uri: 'https://agent.example/callback',
+    code_verifier: 'verifier',
+  });
+}
 const admitPersonOf = async (who: { subject: string; email: string }) => {
   const [provider] = await db.select().from(identityProviders).where(eq(identityProviders.id, ID.provider));
   if (!provider) throw new Error('no provider');
