@@ -32,6 +32,7 @@ import { expireBranches } from '../../../edge/branches/expiry.ts';
 import { keptBranch } from '../../../edge/branches/kept-branch.ts';
 import { cloneableSnapshot, latestSnapshot, snapshotsOf } from '../../../edge/branches/snapshot.ts';
 import { reserveSnapshot, takeScheduledSnapshot } from '../../../edge/branches/take-snapshot.ts';
+import { readyMasked } from '../../../edge/branches/trial.ts';
 import { applyChangeJob } from '../../../edge/changes/apply.ts';
 import { approve, countedApprovals, hasApprovals } from '../../../edge/changes/approvals.ts';
 import { applyDueChanges, nextDueChange } from '../../../edge/changes/due.ts';
@@ -47,6 +48,7 @@ import { sha256 } from '../../../edge/crypto/encoding.ts';
 import { sealPassword } from '../../../edge/crypto/scram.ts';
 import { changes } from '../../../edge/database/change-schema.ts';
 import { identityProviders, providerPeople, signInPolicies } from '../../../edge/database/company-schema.ts';
+import { isUnrenamed } from '../../../edge/database/conditions.ts';
 import { type Database, inOneBatch, insertAllIf, openDatabase } from '../../../edge/database/database.ts';
 import { eventOutbox, webhooks } from '../../../edge/database/event-schema.ts';
 import { maskingPolicies } from '../../../edge/database/masking-schema.ts';
@@ -139,6 +141,7 @@ import { SETTINGS as ENVIRONMENT } from '../../support/worker/worker.ts';
 const KEYS = [{ id: '1', bytes: new Uint8Array(32) }];
 const SETTINGS = {
   BASE_URL: 'http://127.0.0.1',
+  GITHUB_URL: 'https://github.example',
   CREDENTIAL_KEYS: KEYS,
   JWT_KEYS: KEYS,
   JWT_ACCESS_TTL_SECONDS: 900,
@@ -212,16 +215,20 @@ interface Case {
   /** Another project of the tenant is its own. */
   ofTenant?: boolean;
   writesNothing?: boolean;
+  /** Otherwise an error fails the case: it would be the same without twins. */
+  throws?: boolean;
 }
 
-async function outcomeIn(world: readonly StoredRow[], { change, run, writesNothing }: Case) {
+async function outcomeIn(world: readonly StoredRow[], { change, run, writesNothing, throws }: Case) {
   await replaceAll(binding, world);
   await change?.(db);
   const before = change || writesNothing ? await readAll(binding) : world;
-  const result = await run(db).then(
-    (value) => value,
-    (error: Error) => ({ thrown: error.message, cause: String(error.cause) }),
-  );
+  const result = await (throws
+    ? run(db).then(
+        () => null,
+        (error: Error) => ({ thrown: error.message }),
+      )
+    : run(db));
   const after = await readAll(binding);
   expect(sorted(after.filter(isOfTwin))).toEqual(sorted(before.filter(isOfTwin)));
   if (writesNothing) expect(sorted(after)).toEqual(sorted(before));
@@ -616,6 +623,7 @@ const CASES: Record<string, Case> = {
         } as never,
         null,
       ),
+    expected: { ok: true },
   },
   'other domains of a provider': {
     run: () => changeProvider(ofProvider, ID.provider, { domains: ['new.example'] }),
@@ -1003,7 +1011,41 @@ const CASES: Record<string, Case> = {
         mayAlert: async () => true,
       }).record(report as never);
     },
+    throws: true,
     expected: { thrown: 'project p has changed while its blocks were recorded' },
+  },
+  'checkpoints that count for the storage': {
+    change: () => db.update(snapshots).set({ kind: 'checkpoint' }),
+    run: () => readSubject(db, 'p'),
+    expected: { project: { id: 'p' } },
+  },
+  'the snapshot of a trial while others have newer policies': {
+    change: () =>
+      db.batch([
+        db
+          .update(snapshots)
+          .set({ data: 'masked', kind: 'manual', status: 'ready', maskingVersion: 1 })
+          .where(eq(snapshots.id, ID.manual)),
+        db.update(maskingPolicies).set({ version: 2 }).where(ne(maskingPolicies.projectId, 'p')),
+      ]),
+    run: async () => {
+      const [found] = await db.select().from(snapshots).where(eq(snapshots.id, ID.manual));
+      return (await readyMasked(db, 'p', sql`${found?.branchId}`)).map(({ id }) => id);
+    },
+    expected: [ID.manual],
+  },
+  'a name that a rename of others leaves': {
+    change: () =>
+      db
+        .update(jobs)
+        .set({
+          kind: 'branch.rename',
+          status: 'running',
+          input: sql`json_object('former', json_object('name', 'left'))`,
+        })
+        .where(ne(jobs.projectId, 'p')),
+    run: () => holds(isUnrenamed('p', ['left'])[0]),
+    expected: [{ holds: 1 }],
   },
   'usage of a project that moves to another tenant meanwhile': {
     run: async () => {
