@@ -10,10 +10,10 @@ export class EndedByCloneError extends HostError {
 
 /** SQLSTATE `admin_shutdown`. */
 const ENDED = '57P01';
-/** What `pg` says at the next statement of a session that was idle when it was ended. */
+/** Messages of `pg` at the next statement of a session that was idle when it was ended. */
 const ENDED_WHILE_IDLE = /^(?:Connection terminated|Client has encountered)/;
 
-/** Also true if the server itself was stopped, which the next attempt says. */
+/** A server that was stopped gives the same errors, and the next attempt says that it is away. */
 export const isEndedByClone = (error: unknown): boolean =>
   error instanceof EndedByCloneError ||
   sqlState(error) === ENDED ||

@@ -36,7 +36,7 @@ const EVERY_PAGE = {
   'Cross-Origin-Resource-Policy': 'same-origin',
   'Permissions-Policy': 'camera=(), geolocation=(), microphone=()',
   'Referrer-Policy': 'no-referrer',
-  // As the API sends it. Somebody who opens the name of the console by http alone would otherwise get a forged page.
+  // The API sends the same. Without it, a visitor who types the name of the console could get a forged page by http.
   'Strict-Transport-Security': 'max-age=15552000; includeSubDomains',
   'X-Content-Type-Options': 'nosniff',
   'X-Frame-Options': 'DENY',

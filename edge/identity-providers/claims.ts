@@ -55,7 +55,7 @@ const SUBJECT_MAX = 255;
 /** Mails of the gateway name these addresses, so they have no character of a URL or of a header (RFC 5322 section 3.2.3). */
 const ADDRESS = /^[\p{L}\p{M}\p{N}!#$%&'*+=?^_`{|}~.-]{1,64}@[^\s@]{1,253}$/u;
 
-/** Whether a text is an address in one of these domains. */
+/** Decides whether a text is an address in one of these domains. */
 export const isAddressIn = (domains: readonly string[], text: string): boolean =>
   ADDRESS.test(text) && domains.includes(domainOf(text));
 

@@ -99,7 +99,7 @@ export async function enforceMailLimit({
 }
 
 /**
- * Limits mails to people who have not asked for them: each mailbox gets some a day, whoever sends them and whatever alias is used.
+ * Limits mails to people who have not asked for them: each mailbox gets some a day, from all senders and for all its aliases together.
  * @returns or MAIL_UNAVAILABLE, RATE_LIMITED
  */
 export async function enforceUnaskedMail(

@@ -180,7 +180,7 @@ const NOTIFIED_OWNERS_MAX = 50;
 
 /**
  * The addresses of the owners: of accounts, and of people of a provider. SCIM can name people by any address, and those outside
- * of the verified domains are of strangers.
+ * of the verified domains can be those of other companies.
  */
 async function ownersOf(db: Database, tenantId: string): Promise<string[]> {
   const [own, people] = await Promise.all([

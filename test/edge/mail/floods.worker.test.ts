@@ -13,7 +13,7 @@ import { refusal } from '../../support/sign-in/second-step.ts';
 import { askMagicLink, askSignUp, mailTo } from '../../support/sign-in/sign-in.ts';
 import { type SignInGateway, startSignInGateway } from '../../support/worker/sign-in-gateway.ts';
 
-/** What callers with few rights can have mailed, to whom, how often and with which text. */
+/** Mails that callers with few rights cause: to whom, how often and with which text. */
 
 const TEXT =
   'Your account is closed soon. Sign in at https://evil.example/login\r\nBcc: all@example.com\n\nThe team';
@@ -24,7 +24,7 @@ let evil: Company;
 let scim: Api;
 let count = 0;
 /** An address of nobody who has anything to do with the gateway. */
-let stranger: string;
+let victim: string;
 
 beforeAll(async () => {
   gateway = await startSignInGateway({ TWO_FACTOR: 'off' });
@@ -38,7 +38,7 @@ afterAll(async () => {
 });
 beforeEach(() => {
   count += 1;
-  stranger = `stranger-${count}@victim.example`;
+  victim = `victim-${count}@victim.example`;
 });
 
 const mailsTo = (domain: string) => gateway.mails().filter(({ to }) => to.endsWith(domain));
@@ -66,13 +66,13 @@ describe('a client of SCIM that names people by addresses of others', () => {
     expect((await signInAtEvil({ sub: 'owner', email: evil.owner.email, groups: 'owners' })).status).toBe(
       200,
     );
-    const people = [stranger, `${stranger},other@victim.example`, TEXT, `"x" <${stranger}>`];
+    const people = [victim, `${victim},other@victim.example`, TEXT, `"x" <${victim}>`];
     const named = people.map((text, n) => ({
       userName: `person-${n}@evil.example`,
       emails: [{ value: text, primary: true }],
     }));
     const ids: string[] = [];
-    for (const body of [...named, { userName: stranger }, { userName: TEXT.slice(0, 200) }]) {
+    for (const body of [...named, { userName: victim }, { userName: TEXT.slice(0, 200) }]) {
       const { status, body: user } = await scim.post<{ id: string }>('/scim/v2/Users', body);
       expect(status).toBe(201);
       ids.push(user.id);
@@ -116,8 +116,8 @@ describe('a client of SCIM that names people by addresses of others', () => {
     const renewed = await new Api(gateway.url, null).post<Tokens>('/api/v1/auth/refresh', { refresh_token });
     const api = new Api(gateway.url, renewed.body.access_token);
     expect((await api.get('/api/v1/me')).body.email).toBe('mallory@evil.example');
-    expect((await api.post('/api/v1/invitations', { email: stranger, role: 'viewer' })).status).toBe(201);
-    const { text } = await mailTo(gateway, stranger);
+    expect((await api.post('/api/v1/invitations', { email: victim, role: 'viewer' })).status).toBe(201);
+    const { text } = await mailTo(gateway, victim);
     expect(text.split('\n')[0]).toBe(
       'mallory@evil.example invites you to join a team at branchgate with the role viewer.',
     );
@@ -136,7 +136,7 @@ describe('a client of SCIM that names people by addresses of others', () => {
 });
 
 describe('a mailbox whose owner has asked for nothing', () => {
-  /** As its provider delivers them: one mailbox. */
+  /** The aliases are one mailbox, as its provider delivers them. */
   const alias = (n: number) => `strang.er${n % 2 === 0 ? '' : '.'}-${count}+${n}@victim.example`;
 
   test('gets ten mails about sign-ups a day, whatever aliases are used', async () => {
@@ -146,7 +146,7 @@ describe('a mailbox whose owner has asked for nothing', () => {
     expect((await askSignUp(gateway, `other-${count}@victim.example`)).status).toBe(202);
   });
 
-  test('gets ten invitations a day, whoever invites', async () => {
+  test('gets ten invitations a day from all tenants together', async () => {
     const hosts = [
       await newOwner(gateway, `one-${count}@example.com`),
       await newOwner(gateway, `two-${count}@example.com`),
@@ -162,18 +162,18 @@ describe('a mailbox whose owner has asked for nothing', () => {
 
   test('gets an invitation although somebody asks for codes for it', async () => {
     for (let n = 0; n < 6; n++) {
-      await askMagicLink(gateway, stranger);
-      await askSignUp(gateway, stranger);
+      await askMagicLink(gateway, victim);
+      await askSignUp(gateway, victim);
     }
     const owner = await newOwner(gateway, `inviting-${count}@example.com`);
     const invited = await owner.api.post<{ id: string }>('/api/v1/invitations', {
-      email: stranger,
+      email: victim,
       role: 'viewer',
     });
     expect(invited.status).toBe(201);
     await eventually(async () =>
       expect(
-        mailsTo(stranger)
+        mailsTo(victim)
           .map(({ text }) => text)
           .join(),
       ).toContain(invited.body.id),
